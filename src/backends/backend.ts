@@ -1,0 +1,180 @@
+/**
+ * The port between the manager and an engine. A backend knows one kind of engine; a backing is one live model of it.
+ * Everything that a backing acquires it gives back in `dispose`; nothing else may touch its native objects.
+ */
+import type { ChatMessage, FinishReason, GenerationPart, RequestPhase, Timings, Usage } from "../inference.js";
+import type { Capability, DeviceInfo, Mode, ModelId, ModelSource } from "../model.js";
+
+/** How a model is to be placed and run, as the caller gave it. Backends refuse what they cannot honour. */
+export interface EngineOptions {
+  /** Layers to put on the GPU. Default `"auto"`: as many as fit. */
+  readonly gpuLayers?: number | "auto" | "max" | undefined;
+  readonly splitMode?: "none" | "layer" | "row" | undefined;
+  /** Weights of the split over the GPUs; a zero leaves that GPU out; empty = equal shares. */
+  readonly tensorSplit?: readonly number[] | undefined;
+  readonly mainGpu?: number | undefined;
+  /** `false` keeps the KV cache in RAM. */
+  readonly offloadKqv?: boolean | undefined;
+  /** Tokens per slot. Default `min(4096, trained context)`. */
+  readonly contextSize?: number | undefined;
+  /** Slots of `server` mode, 1 to 256. Default 4. */
+  readonly parallel?: number | undefined;
+  readonly kvCacheType?: "f16" | "q8_0" | "q4_0" | undefined;
+  /** Tokens evaluated in one native call at most. Default 512. */
+  readonly batchSize?: number | undefined;
+  readonly flashAttention?: boolean | undefined;
+  /** CPU threads of this model, at most the supervisor's `maxThreads`. Default: `maxThreads`. */
+  readonly threads?: number | undefined;
+  /** Requests that may wait for a slot. Default 64. */
+  readonly maxQueue?: number | undefined;
+}
+
+/** A model that has been found and checked, but not loaded. Backends extend it with what they need later. */
+export interface ResolvedModel {
+  readonly source: ModelSource;
+  /** Size of the model's files. */
+  readonly sizeBytes: number;
+  /** Everything that this model can do. */
+  readonly supports: readonly Capability[];
+  /** What it is for, when the caller does not say. */
+  readonly defaultCapabilities: readonly Capability[];
+  /** Tokens that the model was trained to look back on. */
+  readonly trainedContextSize: number;
+}
+
+/** What is to be started: {@link EngineOptions} with every default filled in. */
+export interface ModelProfile extends EngineOptions {
+  readonly mode: Mode;
+  readonly capabilities: readonly Capability[];
+  readonly contextSize: number;
+  readonly parallel: number;
+  readonly maxQueue: number;
+}
+
+/** Bytes that a model needs or holds, before they are spread over the GPUs. */
+export interface MemoryNeed {
+  /** Stays in RAM whatever the placement. */
+  readonly ramBytes: number;
+  /** Goes to the GPUs, for the layers that were put there. */
+  readonly gpuWeightsBytes: number;
+  /** KV cache and compute buffers of those layers. */
+  readonly gpuContextBytes: number;
+  /** The part of `ramBytes` that is a mapping of the model's file: the system counts such pages as free. */
+  readonly mappedBytes: number;
+}
+
+/** What a load will need. */
+export interface Estimate extends MemoryNeed {
+  /** `"auto"` and `"max"` have become a number. */
+  readonly gpuLayers: number;
+}
+
+export interface StartSpec {
+  readonly modelId: ModelId;
+  readonly incarnation: number;
+  readonly model: ResolvedModel;
+  readonly profile: ModelProfile;
+  readonly gpuLayers: number;
+}
+
+export interface StartContext {
+  /** Aborts the load; `start` then rejects, with everything given back. */
+  readonly signal: AbortSignal;
+  /** CPU threads that all models of this supervisor together may use. */
+  readonly maxThreads: number;
+  /** Share of the weights that has been read, 0 to 1. */
+  readonly onProgress: (fraction: number) => void;
+}
+
+/** How a backing ended. */
+export type BackingExit =
+  | { readonly reason: "disposed" }
+  | {
+      readonly reason: "crashed";
+      readonly cause: unknown;
+      readonly exitCode?: number | undefined;
+      readonly signal?: string | undefined;
+    };
+
+/** One request, from the dispatcher to the backing. */
+export interface BackingRequest {
+  readonly id: string;
+  /** Once aborted, the backing's promise settles as soon as the engine is quiet for this request. */
+  readonly signal: AbortSignal;
+  /** Called with each piece of text, in order, never after the promise has settled. Must not throw. */
+  readonly onPart?: ((part: GenerationPart) => void) | undefined;
+  /** Written by the backing as the request moves on; read for the phase of `request_timeout`. */
+  phase: RequestPhase;
+}
+
+/** {@link SamplingOptions} with every default filled in. */
+export interface Sampling {
+  /** `undefined`: 512, or what the context has left. */
+  readonly maxTokens: number | undefined;
+  readonly temperature: number;
+  readonly topK: number;
+  readonly topP: number;
+  readonly minP: number;
+  readonly seed: number | undefined;
+  readonly stop: readonly string[];
+  readonly repeatPenalty: number;
+}
+
+export interface Completion {
+  readonly text: string;
+  readonly finishReason: FinishReason;
+  readonly usage: Usage;
+  readonly timings: Timings;
+}
+
+/**
+ * One live model. It has the methods of its capabilities and no others; {@link Backing.tokenize} and
+ * {@link Backing.detokenize} where it has a tokenizer.
+ *
+ * Inference promises settle only when the engine is quiet for that request, also after an abort. They reject with
+ * the signal's reason after an abort, with a typed error for what the caller did wrong, or with the engine's error.
+ */
+export interface Backing {
+  /** Settles when the backing has ended, by `dispose` or by itself. Never rejects. All requests settle as well. */
+  readonly exited: Promise<BackingExit>;
+  /** The engine's own model object, where it lives in this process. */
+  readonly native?: unknown;
+  /** What the engine says it holds now. */
+  memory(): MemoryNeed;
+  /** Requests that wait for a slot now. */
+  queued(): number;
+  generate?(prompt: string, sampling: Sampling, request: BackingRequest): Promise<Completion>;
+  chat?(messages: readonly ChatMessage[], sampling: Sampling, request: BackingRequest): Promise<Completion>;
+  /** Vectors of length 1, in the order of the texts. */
+  embed?(texts: readonly string[], request: BackingRequest): Promise<{ embeddings: number[][]; promptTokens: number }>;
+  /** Scores between 0 and 1, in the order of the documents. */
+  rank?(
+    query: string,
+    documents: readonly string[],
+    request: BackingRequest,
+  ): Promise<{ scores: number[]; promptTokens: number }>;
+  tokenize?(text: string): Promise<number[]>;
+  /** Rejects with `invalid_option` for an id outside the vocabulary. */
+  detokenize?(tokens: readonly number[]): Promise<string>;
+  /**
+   * Gives everything back. Called when no request is in flight; if one is nevertheless, it is aborted and its
+   * settlement awaited first. A second call returns the same promise. Resolves when the memory is free.
+   */
+  dispose(): Promise<void>;
+}
+
+/** An engine. Give one to `ModelSupervisor.start({ backend })`; in tests, the fake of `model-supervisor/testing`. */
+export interface Backend {
+  readonly name: string;
+  /** The machine's memory pools now. Rejects when they cannot be told; an empty list of GPUs means that there are none. */
+  devices(): Promise<readonly DeviceInfo[]>;
+  /**
+   * Finds and checks the model without loading it.
+   * Rejects with `source_unavailable`, `invalid_model_file`, or `invalid_option` for an option it cannot honour.
+   */
+  resolve(source: ModelSource, options: EngineOptions, signal: AbortSignal): Promise<ResolvedModel>;
+  /** Tells what a load will need. Rejects with `estimate_failed`. */
+  estimate(model: ResolvedModel, profile: ModelProfile): Promise<Estimate>;
+  /** Loads. On failure or abort everything acquired on the way has been given back when it rejects. */
+  start(spec: StartSpec, context: StartContext): Promise<Backing>;
+}

@@ -1,0 +1,453 @@
+/**
+ * The error family. Every failure that a caller can meet has a stable `code`: match on that (or use
+ * {@link isModelSupervisorError}), not on the message and not on `instanceof`, which fails across two installed copies.
+ */
+import type { Capability, Device, ErrorInfo, Mode, ModelId, ModelSource, Status } from "./model.js";
+import type { RequestPhase } from "./inference.js";
+
+const MARKER = Symbol.for("model-supervisor.error");
+
+/** Base of all typed errors. Fields beyond `code` and `retryable` are those of the subclass and part of the contract. */
+export abstract class ModelSupervisorError extends Error {
+  abstract readonly code: string;
+  /** True if the same call may succeed later without the caller changing anything. */
+  abstract readonly retryable: boolean;
+  /** @internal */
+  get [MARKER](): true {
+    return true;
+  }
+
+  override get name(): string {
+    return this.constructor.name;
+  }
+
+  /** Name, message, code, `retryable` and the fields; plain JSON, without stack and cause. */
+  toJSON(): Record<string, unknown> & ErrorInfo {
+    return { ...Object.fromEntries(Object.entries(this)), name: this.name, message: this.message, code: this.code, retryable: this.retryable };
+  }
+}
+
+/** No model of this id is declared or resident. */
+export class NotLoadedError extends ModelSupervisorError {
+  readonly code = "not_loaded";
+  readonly retryable = false;
+  readonly modelId: ModelId;
+  constructor(modelId: ModelId) {
+    super(`Model "${modelId}" is not loaded. Load it with load("${modelId}", source), or declare it at start.`);
+    this.modelId = modelId;
+  }
+}
+
+/** `@default` was asked for and no default model is set. */
+export class NoDefaultModelError extends ModelSupervisorError {
+  readonly code = "no_default_model";
+  readonly retryable = false;
+  constructor() {
+    super("No default model is set. Load a model with { default: true }, call setDefault(id), or name a model.");
+  }
+}
+
+/** The model is known, but cannot answer now. */
+export class NotReadyError extends ModelSupervisorError {
+  readonly code = "not_ready";
+  readonly retryable = true;
+  readonly modelId: ModelId;
+  readonly status: Status;
+  constructor(modelId: ModelId, status: Status, cause?: unknown) {
+    super(`Model "${modelId}" is not ready: its status is "${status}"${because(cause)}. ${ADVICE[status]}`, { cause });
+    this.modelId = modelId;
+    this.status = status;
+  }
+}
+
+const ADVICE: Record<Status, string> = {
+  registered: "Load it with load(id).",
+  loading: "Wait for its load() or for ready().",
+  ready: "Try again.",
+  unloading: "It is being unloaded; load it again afterwards.",
+  error: "load(id) tries again.",
+};
+
+/** The id is taken. */
+export class AlreadyLoadedError extends ModelSupervisorError {
+  readonly code = "already_loaded";
+  readonly retryable = false;
+  readonly modelId: ModelId;
+  readonly status: Status;
+  constructor(modelId: ModelId, status: Status) {
+    super(
+      `Model id "${modelId}" is taken: its status is "${status}". ` +
+        (status === "registered"
+          ? `It is declared with a source of its own: call load("${modelId}") without one.`
+          : "Unload it first, or choose another id."),
+    );
+    this.modelId = modelId;
+    this.status = status;
+  }
+}
+
+/** The load would not fit into the memory budget, or not into what is really free. Nothing was loaded. */
+export class InsufficientMemoryError extends ModelSupervisorError {
+  readonly code = "insufficient_memory";
+  readonly retryable = false;
+  readonly modelId: ModelId;
+  /** The first device that does not fit. */
+  readonly device: Device;
+  readonly requiredBytes: number;
+  readonly availableBytes: number;
+  constructor(fields: { modelId: ModelId; device: Device; requiredBytes: number; availableBytes: number }) {
+    super(
+      `Model "${fields.modelId}" needs ${formatBytes(fields.requiredBytes)} on device "${fields.device}", but only ` +
+        `${formatBytes(fields.availableBytes)} are available (${fields.requiredBytes} against ${fields.availableBytes} bytes). ` +
+        "Unload a model, raise memoryBudget, or load with a smaller contextSize or parallel.",
+    );
+    this.modelId = fields.modelId;
+    this.device = fields.device;
+    this.requiredBytes = fields.requiredBytes;
+    this.availableBytes = fields.availableBytes;
+  }
+}
+
+/** The model cannot do this, or was not loaded for it. */
+export class UnsupportedCapabilityError extends ModelSupervisorError {
+  readonly code = "unsupported_capability";
+  readonly retryable = false;
+  readonly modelId: ModelId;
+  readonly capability: Capability;
+  readonly mode: Mode;
+  constructor(modelId: ModelId, capability: Capability, mode: Mode, has: readonly Capability[]) {
+    super(`Model "${modelId}" (mode "${mode}") does not ${capability}: it is there to ${has.join(", ") || "do nothing"}.`);
+    this.modelId = modelId;
+    this.capability = capability;
+    this.mode = mode;
+  }
+}
+
+/** The step of a load that failed. */
+export type LoadPhase = "resolve" | "estimate" | "start";
+
+/** The engine could not load the model; `cause` is the engine's own error. */
+export class LoadFailedError extends ModelSupervisorError {
+  readonly code = "load_failed";
+  readonly retryable = true;
+  readonly modelId: ModelId;
+  readonly phase: LoadPhase;
+  constructor(modelId: ModelId, phase: LoadPhase, cause: unknown) {
+    super(`Loading model "${modelId}" failed in phase "${phase}"${because(cause)}.`, { cause });
+    this.modelId = modelId;
+    this.phase = phase;
+  }
+}
+
+/** The source cannot be read. */
+export class SourceUnavailableError extends ModelSupervisorError {
+  readonly code = "source_unavailable";
+  readonly retryable = true;
+  readonly source: ModelSource;
+  readonly detail: string;
+  constructor(source: ModelSource, detail: string, cause?: unknown) {
+    super(`Source "${source}" is not available: ${detail}.`, { cause });
+    this.source = source;
+    this.detail = detail;
+  }
+}
+
+/** The file is there, but is not a complete, valid GGUF file. */
+export class InvalidModelFileError extends ModelSupervisorError {
+  readonly code = "invalid_model_file";
+  readonly retryable = false;
+  readonly file: string;
+  readonly detail: string;
+  constructor(file: string, detail: string, cause?: unknown) {
+    super(`"${file}" is not a valid model file: ${detail}.`, { cause });
+    this.file = file;
+    this.detail = detail;
+  }
+}
+
+/** The memory that a load needs could not be told, or the figure made no sense. */
+export class EstimateFailedError extends ModelSupervisorError {
+  readonly code = "estimate_failed";
+  readonly retryable = false;
+  readonly source: ModelSource;
+  readonly detail: string;
+  constructor(source: ModelSource, detail: string, cause?: unknown) {
+    super(`The memory that "${source}" needs cannot be estimated: ${detail}.`, { cause });
+    this.source = source;
+    this.detail = detail;
+  }
+}
+
+/** The model was unloaded (or the supervisor closed) while this load was under way. */
+export class LoadCancelledError extends ModelSupervisorError {
+  readonly code = "load_cancelled";
+  readonly retryable = true;
+  readonly modelId: ModelId;
+  constructor(modelId: ModelId) {
+    super(`The load of model "${modelId}" was cancelled by an unload or close.`);
+    this.modelId = modelId;
+  }
+}
+
+/** Requests were still in flight when the unload's time was up; the model is ready again. */
+export class UnloadTimeoutError extends ModelSupervisorError {
+  readonly code = "unload_timeout";
+  readonly retryable = true;
+  readonly modelId: ModelId;
+  readonly leases: number;
+  constructor(modelId: ModelId, leases: number, timeoutMs: number) {
+    super(
+      `Model "${modelId}" still had ${leases} request(s) in flight after ${timeoutMs} ms, so it stays loaded. ` +
+        "Raise timeoutMs, or unload with { force: true } to abort them.",
+    );
+    this.modelId = modelId;
+    this.leases = leases;
+  }
+}
+
+/** The model could not be given back: its disposal failed or hung. Its bytes stay reserved until it ends. */
+export class DisposeFailedError extends ModelSupervisorError {
+  readonly code = "dispose_failed";
+  readonly retryable = false;
+  readonly modelId: ModelId;
+  readonly detail: string;
+  constructor(modelId: ModelId, detail: string, cause?: unknown) {
+    super(
+      `Model "${modelId}" could not be disposed: ${detail}. Its memory stays reserved (see memory().unreleased); ` +
+        "restart the process if it does not come back.",
+      { cause },
+    );
+    this.modelId = modelId;
+    this.detail = detail;
+  }
+}
+
+/** The backing died while this request ran. */
+export class BackingCrashedError extends ModelSupervisorError {
+  readonly code = "backing_crashed";
+  readonly retryable = true;
+  readonly modelId: ModelId;
+  readonly incarnation: number;
+  readonly exitCode: number | undefined;
+  readonly signal: string | undefined;
+  constructor(fields: {
+    modelId: ModelId;
+    incarnation: number;
+    exitCode?: number | undefined;
+    signal?: string | undefined;
+    cause?: unknown;
+  }) {
+    super(
+      `The backing of model "${fields.modelId}" (incarnation ${fields.incarnation}) went down${because(fields.cause)}. ` +
+        "load(id) starts a new one.",
+      { cause: fields.cause },
+    );
+    this.modelId = fields.modelId;
+    this.incarnation = fields.incarnation;
+    this.exitCode = fields.exitCode;
+    this.signal = fields.signal;
+  }
+}
+
+/** A forced unload, a close or a restart of the manager cut the call off. */
+export class RequestAbortedError extends ModelSupervisorError {
+  readonly code = "request_aborted";
+  readonly retryable = true;
+  readonly modelId: ModelId;
+  readonly reason: string;
+  constructor(modelId: ModelId, reason: string) {
+    super(`The call on model "${modelId}" was aborted: ${reason}.`);
+    this.modelId = modelId;
+    this.reason = reason;
+  }
+}
+
+/** The engine failed on this one request; the model goes on. */
+export class RequestFailedError extends ModelSupervisorError {
+  readonly code = "request_failed";
+  readonly retryable = false;
+  readonly modelId: ModelId;
+  constructor(modelId: ModelId, cause: unknown) {
+    super(`The engine failed on this request to model "${modelId}"${because(cause)}. The model is still there.`, { cause });
+    this.modelId = modelId;
+  }
+}
+
+/** Too many requests wait for a slot of this model. */
+export class QueueFullError extends ModelSupervisorError {
+  readonly code = "queue_full";
+  readonly retryable = true;
+  readonly modelId: ModelId;
+  readonly limit: number;
+  readonly queued: number;
+  constructor(modelId: ModelId, limit: number, queued: number) {
+    super(
+      `Model "${modelId}" has ${queued} request(s) waiting, its limit is ${limit}. ` +
+        "Try again later, or load it with a larger maxQueue or parallel.",
+    );
+    this.modelId = modelId;
+    this.limit = limit;
+    this.queued = queued;
+  }
+}
+
+/** `timeoutMs` passed. */
+export class RequestTimeoutError extends ModelSupervisorError {
+  readonly code = "request_timeout";
+  readonly retryable = true;
+  readonly modelId: ModelId;
+  readonly phase: RequestPhase;
+  constructor(modelId: ModelId, phase: RequestPhase, timeoutMs: number) {
+    super(`The request to model "${modelId}" was not done after ${timeoutMs} ms; it was in phase "${phase}".`);
+    this.modelId = modelId;
+    this.phase = phase;
+  }
+}
+
+/** The prompt (with the tokens asked for) does not fit into a slot. */
+export class ContextLengthExceededError extends ModelSupervisorError {
+  readonly code = "context_length_exceeded";
+  readonly retryable = false;
+  readonly modelId: ModelId;
+  readonly contextSize: number;
+  readonly promptTokens: number;
+  constructor(modelId: ModelId, contextSize: number, promptTokens: number, maxTokens?: number) {
+    super(
+      `The prompt has ${promptTokens} tokens${maxTokens === undefined ? "" : ` and maxTokens is ${maxTokens}`}; ` +
+        `model "${modelId}" holds ${contextSize} tokens per slot. ` +
+        "Shorten the prompt, lower maxTokens, or load the model with a larger contextSize.",
+    );
+    this.modelId = modelId;
+    this.contextSize = contextSize;
+    this.promptTokens = promptTokens;
+  }
+}
+
+/** The lease was used after its release. */
+export class LeaseReleasedError extends ModelSupervisorError {
+  readonly code = "lease_released";
+  readonly retryable = false;
+  readonly modelId: ModelId;
+  constructor(modelId: ModelId) {
+    super(`This lease on model "${modelId}" was released. Acquire a new one.`);
+    this.modelId = modelId;
+  }
+}
+
+/** An option or argument is not of the form it must have. Nothing was done. */
+export class InvalidOptionError extends ModelSupervisorError {
+  readonly code = "invalid_option";
+  readonly retryable = false;
+  readonly option: string;
+  readonly expected: string;
+  readonly received: string;
+  constructor(option: string, expected: string, received: unknown) {
+    super(`Option "${option}": expected ${expected}, received ${describeValue(received)}.`);
+    this.option = option;
+    this.expected = expected;
+    this.received = describeValue(received);
+  }
+}
+
+/** A supervisor of this name runs already in this process. */
+export class AlreadyStartedError extends ModelSupervisorError {
+  readonly code = "already_started";
+  readonly retryable = false;
+  readonly supervisor: string;
+  constructor(name: string) {
+    super(`A supervisor named "${name}" runs already. Use ModelSupervisor.get("${name}"), or start with another name.`);
+    this.supervisor = name;
+  }
+}
+
+/** No supervisor of this name runs in this process. */
+export class NotStartedError extends ModelSupervisorError {
+  readonly code = "not_started";
+  readonly retryable = false;
+  readonly supervisor: string;
+  constructor(name: string) {
+    super(`No supervisor named "${name}" runs. Start one with ModelSupervisor.start({ name: "${name}" }).`);
+    this.supervisor = name;
+  }
+}
+
+/** The supervisor is closing or closed. */
+export class ClosedError extends ModelSupervisorError {
+  readonly code = "closed";
+  readonly retryable = false;
+  readonly supervisor: string;
+  constructor(name: string) {
+    super(`The supervisor "${name}" is closed. Start a new one with ModelSupervisor.start().`);
+    this.supervisor = name;
+  }
+}
+
+/** A part of the supervision tree failed more often than is allowed; the tree has ended. */
+export class SupervisorExhaustedError extends ModelSupervisorError {
+  readonly code = "supervisor_exhausted";
+  readonly retryable = false;
+  readonly child: string;
+  constructor(name: string, child: string, cause?: unknown) {
+    super(`The supervisor "${name}" has ended: "${child}" failed too often${because(cause)}.`, { cause });
+    this.child = child;
+  }
+}
+
+type AnyModelSupervisorError =
+  | NotLoadedError
+  | NoDefaultModelError
+  | NotReadyError
+  | AlreadyLoadedError
+  | InsufficientMemoryError
+  | UnsupportedCapabilityError
+  | LoadFailedError
+  | SourceUnavailableError
+  | InvalidModelFileError
+  | EstimateFailedError
+  | LoadCancelledError
+  | UnloadTimeoutError
+  | DisposeFailedError
+  | BackingCrashedError
+  | RequestAbortedError
+  | RequestFailedError
+  | QueueFullError
+  | RequestTimeoutError
+  | ContextLengthExceededError
+  | LeaseReleasedError
+  | InvalidOptionError
+  | AlreadyStartedError
+  | NotStartedError
+  | ClosedError
+  | SupervisorExhaustedError;
+
+/** All codes; the README's table lists them with their meaning. */
+export type ErrorCode = AnyModelSupervisorError["code"];
+
+/** Tells a typed error of this library (of any installed copy) from others, and narrows it to `code` if one is given. */
+export function isModelSupervisorError<Code extends ErrorCode = ErrorCode>(
+  error: unknown,
+  code?: Code,
+): error is Extract<AnyModelSupervisorError, { code: Code }> {
+  return (
+    error instanceof Error && MARKER in error && (code === undefined || ("code" in error && error.code === code))
+  );
+}
+
+/** `1.5 GiB`, for messages. */
+export function formatBytes(bytes: number): string {
+  const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+  const power = bytes < 1024 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10));
+  const value = bytes / 1024 ** power;
+  return `${power === 0 || Number.isInteger(value) ? value : value.toFixed(1)} ${units[power]}`;
+}
+
+function because(cause: unknown): string {
+  if (cause === undefined) return "";
+  return `: ${(cause instanceof Error ? cause.message : String(cause)).replace(/\.+$/, "")}`;
+}
+
+function describeValue(value: unknown): string {
+  if (typeof value === "string") return JSON.stringify(value.length > 80 ? `${value.slice(0, 80)}…` : value);
+  if (typeof value === "object" && value !== null) return Array.isArray(value) ? "an array" : "an object";
+  return typeof value === "function" ? "a function" : String(value);
+}

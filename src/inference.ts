@@ -1,0 +1,100 @@
+/** What callers say to a model and what they get back. Shared by the public surface and the backends. */
+
+/** Options of every inference call. */
+export interface RequestOptions {
+  /** Aborts the request; the call rejects with `signal.reason`, unwrapped. */
+  readonly signal?: AbortSignal | undefined;
+  /** Milliseconds for the whole request (queue, prefill, decode); then `request_timeout`. Default: none. */
+  readonly timeoutMs?: number | undefined;
+}
+
+/** How tokens are chosen and when to stop. */
+export interface SamplingOptions {
+  /**
+   * Tokens to produce at most, at least 1. Default 512, or what the context has left if that is less. A number given
+   * here that does not fit beside the prompt is refused with `context_length_exceeded`.
+   */
+  readonly maxTokens?: number | undefined;
+  /** 0 is greedy: the same prompt gives the same text. Default 0.8. */
+  readonly temperature?: number | undefined;
+  /** Keep the `topK` likeliest tokens; 0 keeps all. Default 40. */
+  readonly topK?: number | undefined;
+  /** Keep the likeliest tokens whose probabilities reach this sum. Default 0.95. */
+  readonly topP?: number | undefined;
+  /** Drop tokens less likely than this share of the likeliest one. Default 0.05. */
+  readonly minP?: number | undefined;
+  /** A whole number from 0 to 2^32 - 1. The same seed repeats a sampled text. Default: a fresh one each time. */
+  readonly seed?: number | undefined;
+  /** Text at which to stop; it is not part of the result. Up to 16 non-empty strings. */
+  readonly stop?: string | readonly string[] | undefined;
+  /** Makes the last 64 tokens less likely to come again; 1 (the default) is off. */
+  readonly repeatPenalty?: number | undefined;
+}
+
+/** Options of `generate`, `stream`, `chat` and `streamChat`. */
+export interface GenerateOptions extends SamplingOptions, RequestOptions {}
+
+/** One turn of a conversation. */
+export interface ChatMessage {
+  readonly role: "system" | "user" | "assistant";
+  readonly content: string;
+}
+
+/** `stop`: the model ended; `length`: `maxTokens` or the context was used up; `stop-sequence`: one of `stop` came. */
+export type FinishReason = "stop" | "length" | "stop-sequence";
+
+/** Tokens counted exactly as the engine evaluated them. */
+export interface Usage {
+  readonly promptTokens: number;
+  readonly completionTokens: number;
+  /** The part of `promptTokens` that did not have to be evaluated again. */
+  readonly cachedTokens: number;
+}
+
+/** Milliseconds. */
+export interface Timings {
+  readonly queueMs: number;
+  readonly prefillMs: number;
+  readonly decodeMs: number;
+  /** From the call to the first token, the queue included. */
+  readonly timeToFirstTokenMs: number;
+}
+
+/** What `generate` and `chat` resolve to. */
+export interface GenerateResult {
+  readonly text: string;
+  readonly finishReason: FinishReason;
+  readonly usage: Usage;
+  readonly timings: Timings;
+  readonly modelId: string;
+  readonly requestId: string;
+}
+
+/** A piece of a running generation. */
+export type GenerationPart =
+  | { readonly type: "text"; readonly text: string }
+  | { readonly type: "finish"; readonly finishReason: FinishReason; readonly usage: Usage };
+
+/** What `embed` resolves to. The vector has length 1 (Euclidean norm). */
+export interface EmbedResult {
+  readonly embedding: number[];
+  readonly usage: { readonly promptTokens: number };
+  /** True if the text was cut to fit. Never so today: a text that does not fit is refused. */
+  readonly truncated: boolean;
+}
+
+/** What `embedMany` resolves to, in the order of the texts. */
+export interface EmbedManyResult {
+  readonly embeddings: number[][];
+  readonly usage: { readonly promptTokens: number };
+  readonly truncated: boolean[];
+}
+
+/** What `rank` resolves to, best first. Scores lie between 0 and 1. */
+export interface RankResult {
+  readonly results: { readonly index: number; readonly score: number; readonly document: string }[];
+  readonly usage: { readonly promptTokens: number };
+}
+
+/** Where a request is. `load` is before a backing has it. */
+export type RequestPhase = "load" | "queue" | "prefill" | "decode";
