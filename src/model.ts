@@ -15,6 +15,9 @@ export type Mode = "server" | "direct";
 /** Where a declared model is in its life; the transitions are in the README's status table. */
 export type Status = "registered" | "loading" | "ready" | "unloading" | "error";
 
+/** Who ended a model's life. */
+export type UnloadReason = "caller" | "close";
+
 /** A pool of memory: `total` (one combined pool, only where the budget is one size), `ram`, or one GPU. */
 export type Device = "total" | "ram" | `gpu:${number}`;
 
@@ -84,7 +87,7 @@ export interface ModelInfo {
   readonly parallel: number | undefined;
   /** True if the model was declared at start: it is kept, whatever its status. */
   readonly declared: boolean;
-  /** Counts the lives of this id, from 1; 0 before the first. */
+  /** Tells two lives of one id apart: a number that grows with every load of any model; 0 before the first. */
   readonly incarnation: number;
   /** Requests that hold the model now. */
   readonly leases: number;

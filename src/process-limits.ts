@@ -48,10 +48,12 @@ function machineFree(): number {
 function cpuQuota(root: string): number {
   let quota = Infinity;
   for (const folder of cgroupFolders(root, "cpu")) {
-    const [max, maxPeriod] = (readText(path.join(folder, "cpu.max")) ?? "").trim().split(/\s+/).map(Number);
-    const limit = max ?? readNumber(folder, "cpu.cfs_quota_us") ?? Infinity;
-    const period = maxPeriod ?? readNumber(folder, "cpu.cfs_period_us") ?? 1;
-    if (limit > 0 && period > 0) quota = Math.min(quota, limit / period);
+    // "max" and -1 mean no quota; neither is a number above 0
+    const [limit, period] = readText(path.join(folder, "cpu.max"))?.split(" ").map(Number) ?? [
+      readNumber(folder, "cpu.cfs_quota_us"),
+      readNumber(folder, "cpu.cfs_period_us"),
+    ];
+    if (limit !== undefined && period !== undefined && limit > 0 && period > 0) quota = Math.min(quota, limit / period);
   }
   return quota;
 }

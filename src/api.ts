@@ -1,0 +1,265 @@
+/** The public interfaces: how to start a supervisor and what its manager does. */
+import type { Backend, EngineOptions } from "./backends/backend.js";
+import type { ModelSupervisorError } from "./errors.js";
+import type {
+  ChatMessage,
+  EmbedManyResult,
+  EmbedResult,
+  GenerateOptions,
+  GenerateResult,
+  GenerationPart,
+  RankResult,
+  RequestOptions,
+} from "./inference.js";
+import type {
+  Capability,
+  Device,
+  DeviceInfo,
+  LoadPlan,
+  MemoryBudget,
+  MemoryReport,
+  Mode,
+  ModelId,
+  ModelInfo,
+  ModelSource,
+  UnloadReason,
+  UnreleasedMemory,
+} from "./model.js";
+
+/** The id that stands for the default model in every inference call. */
+export const DEFAULT_MODEL = "@default";
+
+/** Where the supervisor gets its time from. xstate's `SimulatedClock` fits, for tests. */
+export interface Clock {
+  /** Milliseconds since the epoch. */
+  now(): number;
+  setTimeout(callback: () => void, delayMs: number): unknown;
+  clearTimeout(handle: unknown): void;
+}
+
+/** Told what no caller can be told: a listener that threw, a part of the tree that was restarted. */
+export interface Logger {
+  warn(message: string, error?: unknown): void;
+}
+
+/** Options of {@link ModelSupervisorApi.start}. */
+export interface ModelSupervisorOptions {
+  /** One manager per name in a process. Default `"default"`. */
+  readonly name?: string | undefined;
+  /** The engine. Default `nodeLlamaCpp()`. */
+  readonly backend?: Backend | undefined;
+  /** Default `"auto"`. */
+  readonly memoryBudget?: MemoryBudget | undefined;
+  /** Loaded from the start, side by side; visible as `loading` when `start` resolves. */
+  readonly models?: readonly ModelDeclaration[] | undefined;
+  /**
+   * CPU threads that all models together may use. Default `"auto"`: the CPUs that this process may really use
+   * (container quotas count) but one, at least 1.
+   */
+  readonly maxThreads?: number | "auto" | undefined;
+  /** Default: the system's time. */
+  readonly clock?: Clock | undefined;
+  /** Default: `process.emitWarning`. */
+  readonly logger?: Logger | undefined;
+}
+
+/** What a model is loaded for and how it is run. */
+export interface ModelOptions extends EngineOptions {
+  /**
+   * Default from the file: an encoder embeds (ranks if it is a reranker), anything else generates and chats. A model
+   * that cannot do what is asked here is refused with `unsupported_capability`.
+   */
+  readonly capabilities?: readonly Capability[] | undefined;
+  /**
+   * Default `"direct"` if the capabilities contain `embed` or `rank`, else `"server"`. `"server"` with `embed` or `rank`
+   * keeps a context for it beside the slots, on the same weights.
+   */
+  readonly mode?: Mode | undefined;
+  /** Makes this the default model as soon as its id is claimed. */
+  readonly default?: boolean | undefined;
+}
+
+/** A model that the supervisor knows from its start, loaded or not. */
+export interface ModelDeclaration extends ModelOptions {
+  readonly id: ModelId;
+  readonly source: ModelSource;
+}
+
+/** Options of one load. */
+export interface LoadOptions extends ModelOptions {
+  /** Cancels the load; it rejects with `signal.reason`, and everything it took is given back. */
+  readonly signal?: AbortSignal | undefined;
+  /** Called as the load moves on. What it throws is reported to the logger. */
+  readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
+}
+
+/** How far a load is. */
+export interface LoadProgress {
+  readonly modelId: ModelId;
+  readonly phase: "resolve" | "estimate" | "start";
+  /** Share of the weights that has been read, 0 to 1. */
+  readonly fraction: number;
+}
+
+/** Options of `unload`, `remove` and `close`. */
+export interface UnloadOptions {
+  /**
+   * Milliseconds that requests in flight may take to finish. Default 30,000; 0 with `force`.
+   * Then, without `force`, the model stays loaded and the call rejects with `unload_timeout`.
+   */
+  readonly timeoutMs?: number | undefined;
+  /** Abort what is still in flight after `timeoutMs` (its callers get `request_aborted`), then unload. */
+  readonly force?: boolean | undefined;
+}
+
+/** Why the tree has ended. */
+export type CloseReason =
+  | { readonly reason: "closed"; readonly unreleased: readonly UnreleasedMemory[] }
+  | { readonly reason: "exhausted"; readonly error: ModelSupervisorError; readonly unreleased: readonly UnreleasedMemory[] };
+
+/** One actor of the supervision tree. Plain JSON. */
+export interface SupervisionNode {
+  readonly id: string;
+  readonly kind: "supervisor" | "worker";
+  /** Only on supervisors. */
+  readonly strategy?: "rest_for_one" | "one_for_one";
+  /** Restarts within the period that counts; only on the root. */
+  readonly restarts?: number;
+  readonly children: readonly SupervisionNode[];
+}
+
+/** Facts about models, never payload text. */
+export interface ModelManagerEvents {
+  "model:loading": (event: { modelId: ModelId; incarnation: number }) => void;
+  "model:ready": (event: { modelId: ModelId; incarnation: number }) => void;
+  "model:unloading": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason }) => void;
+  "model:unloaded": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason }) => void;
+  "model:error": (event: { modelId: ModelId; incarnation: number; error: ModelSupervisorError }) => void;
+  /** A restarted manager has forgotten a model that was not declared. */
+  "model:lost": (event: { modelId: ModelId; incarnation: number }) => void;
+  "budget:refused": (event: {
+    modelId: ModelId;
+    device: Device;
+    requiredBytes: number;
+    availableBytes: number;
+  }) => void;
+}
+
+/**
+ * A running generation: iterate it for text, or `parts` for typed pieces, or await `result`.
+ * It starts at the first pull or when `result` is read. One consumer; leaving the loop aborts the request.
+ */
+export interface GenerationStream extends AsyncIterable<string> {
+  /** The same generation as typed pieces, ending with a `finish` part. */
+  readonly parts: AsyncIterable<GenerationPart>;
+  /** The whole result. If nobody looks at it, its rejection is not reported as unhandled. */
+  readonly result: Promise<GenerateResult>;
+}
+
+/**
+ * The inference calls on one model that is held until the lease is released.
+ * Calls after the release are refused with `lease_released`; calls that run then finish undisturbed.
+ */
+export interface Lease extends Disposable {
+  readonly modelId: ModelId;
+  readonly incarnation: number;
+  /** The engine's own model object (for node-llama-cpp its `LlamaModel`), where it lives in this process. */
+  readonly native: unknown;
+  generate(prompt: string, options?: GenerateOptions): Promise<GenerateResult>;
+  stream(prompt: string, options?: GenerateOptions): GenerationStream;
+  chat(messages: readonly ChatMessage[], options?: GenerateOptions): Promise<GenerateResult>;
+  streamChat(messages: readonly ChatMessage[], options?: GenerateOptions): GenerationStream;
+  embed(text: string, options?: RequestOptions): Promise<EmbedResult>;
+  embedMany(texts: readonly string[], options?: RequestOptions): Promise<EmbedManyResult>;
+  rank(query: string, documents: readonly string[], options?: RequestOptions): Promise<RankResult>;
+  tokenize(text: string): Promise<number[]>;
+  detokenize(tokens: readonly number[]): Promise<string>;
+  /** Gives the model back. A second call does nothing. */
+  release(): void;
+}
+
+/**
+ * Loads, unloads and serves models.
+ *
+ * Lifecycle calls wait for the manager; reads and inference never do. Every call rejects with `closed` (or
+ * `supervisor_exhausted`) once the tree has ended, and lifecycle calls with `request_aborted` if the manager is restarted
+ * before it could answer.
+ */
+export interface ModelManager extends AsyncDisposable {
+  readonly name: string;
+  /** Resolves when the tree has ended, however. */
+  readonly closed: Promise<CloseReason>;
+
+  /**
+   * Loads a model now and resolves when it is ready. The id is claimed and visible as `loading` at once; other calls do
+   * not wait for it.
+   *
+   * Without `source`: a declared model that is not loaded, or one in status `error`, with the settings it had.
+   * @throws already_loaded, not_loaded (no such declared model), invalid_option, source_unavailable, invalid_model_file,
+   * unsupported_capability, estimate_failed, insufficient_memory, load_failed, load_cancelled (by an unload or close)
+   */
+  load(id: ModelId, source?: ModelSource, options?: LoadOptions): Promise<ModelInfo>;
+  /**
+   * Closes admission, waits for what is in flight, then gives the memory back; resolves when it is free. During `loading`
+   * it cancels the load. A declared model stays known as `registered`.
+   * @throws not_loaded, unload_timeout, dispose_failed, invalid_option
+   */
+  unload(id: ModelId, options?: UnloadOptions): Promise<void>;
+  /** Unloads and forgets a declared model. @throws like {@link ModelManager.unload} */
+  remove(id: ModelId, options?: UnloadOptions): Promise<void>;
+  /** @throws not_loaded, invalid_option */
+  setDefault(id: ModelId): Promise<void>;
+  /**
+   * Resolves when no declared model is loading any more.
+   * @throws AggregateError with the error of each declared model in status `error`; `signal.reason`; request_timeout
+   */
+  ready(options?: RequestOptions): Promise<void>;
+  /**
+   * Refuses new work, lets what is in flight finish for `timeoutMs` (default 10,000), aborts the rest, disposes every
+   * model. A second call joins the first; the shorter time counts. Never rejects: what could not be given back is in
+   * `closed`.
+   */
+  close(options?: { readonly timeoutMs?: number | undefined }): Promise<void>;
+
+  /** All models, in the order in which their ids were claimed. */
+  list(): ModelInfo[];
+  info(id: ModelId): ModelInfo | undefined;
+  /** True while requests are admitted. */
+  isLoaded(id: ModelId): boolean;
+  defaultId(): ModelId | undefined;
+  memory(): MemoryReport;
+  tree(): SupervisionNode;
+
+  /**
+   * @throws not_loaded, no_default_model, not_ready, unsupported_capability, invalid_option, queue_full,
+   * context_length_exceeded, request_timeout, request_aborted, request_failed, backing_crashed; `signal.reason`, unwrapped
+   */
+  generate(id: ModelId, prompt: string, options?: GenerateOptions): Promise<GenerateResult>;
+  /** Like {@link ModelManager.generate}, in pieces. Errors come from the iteration and from `result`. */
+  stream(id: ModelId, prompt: string, options?: GenerateOptions): GenerationStream;
+  /** Like {@link ModelManager.generate}, with the chat template of the model's file. */
+  chat(id: ModelId, messages: readonly ChatMessage[], options?: GenerateOptions): Promise<GenerateResult>;
+  streamChat(id: ModelId, messages: readonly ChatMessage[], options?: GenerateOptions): GenerationStream;
+  /** A vector of length 1. @throws like {@link ModelManager.generate} */
+  embed(id: ModelId, text: string, options?: RequestOptions): Promise<EmbedResult>;
+  embedMany(id: ModelId, texts: readonly string[], options?: RequestOptions): Promise<EmbedManyResult>;
+  /** Best document first. @throws like {@link ModelManager.generate} */
+  rank(id: ModelId, query: string, documents: readonly string[], options?: RequestOptions): Promise<RankResult>;
+  tokenize(id: ModelId, text: string): Promise<number[]>;
+  /** @throws invalid_option for an id outside the vocabulary */
+  detokenize(id: ModelId, tokens: readonly number[]): Promise<string>;
+
+  /** Holds a ready model, so that it is not unloaded without force. @throws not_loaded, no_default_model, not_ready */
+  acquire(id: ModelId): Promise<Lease>;
+  /**
+   * Tells what a load would need and whether it would fit now. Loads nothing, reserves nothing.
+   * @throws like {@link ModelManager.load}, but never insufficient_memory
+   */
+  plan(source: ModelSource, options?: ModelOptions): Promise<LoadPlan>;
+  /** The machine's memory pools now. */
+  devices(): Promise<readonly DeviceInfo[]>;
+
+  on<Name extends keyof ModelManagerEvents>(event: Name, listener: ModelManagerEvents[Name]): this;
+  once<Name extends keyof ModelManagerEvents>(event: Name, listener: ModelManagerEvents[Name]): this;
+  off<Name extends keyof ModelManagerEvents>(event: Name, listener: ModelManagerEvents[Name]): this;
+}

@@ -1,0 +1,86 @@
+/**
+ * The one engine of this process. llama.cpp's logger is global to the process, and a second instance of the library
+ * silences the first one's: so every backend and every supervisor here shares one, and what they ask of it is merged.
+ */
+import type { Llama } from "node-llama-cpp";
+import { InvalidOptionError } from "../../errors.js";
+
+/** Which kind of GPU the engine is to use; `"auto"`: the best one that works, else the CPU. */
+export type GpuChoice = "auto" | "metal" | "cuda" | "vulkan" | false;
+
+const KEPT_LINES = 64;
+/** The lines about a failure arrive up to 5 ms after the promise has been rejected (measured). */
+const LINES_ARRIVE_WITHIN_MS = 20;
+
+let starting: Promise<Llama> | undefined;
+/** `maxThreads` of each live user. */
+const users = new Set<{ readonly maxThreads: number }>();
+/** The engine's last warnings and errors, oldest first. */
+const lines: { readonly number: number; readonly text: string }[] = [];
+let lineCount = 0;
+
+/**
+ * The engine, started by the first call. It is never stopped: it does not keep the process alive, and starting it anew
+ * costs 0.4 s. A start that failed is tried again by the next call.
+ * @throws InvalidOptionError if the engine runs already with another kind of GPU.
+ */
+export async function sharedEngine(gpu: GpuChoice): Promise<Llama> {
+  starting ??= startEngine(gpu);
+  let llama: Llama;
+  try {
+    llama = await starting;
+  } catch (error) {
+    starting = undefined;
+    throw error;
+  }
+  if (gpu === "auto" || gpu === llama.gpu) return llama;
+  throw new InvalidOptionError("gpu", `"auto" or ${JSON.stringify(llama.gpu)}, with which the engine runs already in this process`, gpu);
+}
+
+async function startEngine(gpu: GpuChoice): Promise<Llama> {
+  const { getLlama, LlamaLogLevel } = await import("node-llama-cpp");
+  return getLlama({
+    gpu,
+    // Never compile in an application's start-up: a platform without a prebuilt library is an error.
+    build: "never",
+    progressLogs: false,
+    // Never the library's default, which is at least 4 whatever the machine has; the first user sets the real one.
+    maxThreads: 1,
+    logLevel: LlamaLogLevel.warn,
+    logger: (_level, text) => {
+      lines.push({ number: lineCount++, text: text.trim() });
+      if (lines.length > KEPT_LINES) lines.shift();
+    },
+  });
+}
+
+/**
+ * Lets the engine use `maxThreads` threads for as long as this user lives: the largest of all users' holds, for each
+ * one's contexts are created with its own number of threads. Returns the function that ends the use.
+ */
+export function useThreads(llama: Llama, maxThreads: number): () => void {
+  const user = { maxThreads };
+  const apply = () => {
+    llama.maxThreads = Math.max(1, ...[...users].map((each) => each.maxThreads));
+  };
+  users.add(user);
+  apply();
+  return () => {
+    users.delete(user);
+    if (users.size > 0) apply();
+  };
+}
+
+/** Runs an engine call whose reason of failure is said in the log only, and puts those lines into the error. */
+export async function withEngineLog<Result>(what: string, call: () => Promise<Result>): Promise<Result> {
+  const before = lineCount;
+  try {
+    return await call();
+  } catch (cause) {
+    await new Promise((resolve) => setTimeout(resolve, LINES_ARRIVE_WITHIN_MS));
+    const said = lines.filter(({ number, text }) => number >= before && text !== "").map(({ text }) => text);
+    const message = cause instanceof Error ? cause.message : String(cause);
+    if (said.length === 0) throw cause;
+    throw new Error(`${what}: ${message} (${said.join("; ")})`, { cause });
+  }
+}

@@ -1,0 +1,5 @@
+// placeholder until the backend lands here
+import type { Backend } from "../backend.js";
+export function nodeLlamaCpp(): Backend {
+  throw new TypeError("not built yet");
+}

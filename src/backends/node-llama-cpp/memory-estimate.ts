@@ -1,0 +1,126 @@
+/**
+ * What a load will need, from the file alone. The engine simulates the load without allocating (1 to 30 ms), so the
+ * figures are those that it reports afterwards, to the byte. The exception are quantized weights that its CPU backend
+ * repacks into a second copy (Q4_0 and others, by CPU): the simulation does not count that copy.
+ *
+ * `useMmap` is never passed: an estimate that passed it has aborted the process (node-llama-cpp #637); left out, the
+ * engine takes what it will load with.
+ */
+import type { GgufInsights, GgufInsightsResourceRequirements, GgmlType, Llama } from "node-llama-cpp";
+import { EstimateFailedError, InvalidOptionError } from "../../errors.js";
+import type { EngineOptions, Estimate, MemoryNeed, ModelProfile } from "../backend.js";
+import { contextPlans, type ContextPlan } from "./context-plan.js";
+import type { GgufModel } from "./gguf-file.js";
+
+/** No machine has more; a figure beyond it is nonsense, for instance from a damaged header. */
+const ABSURD_BYTES = 2 ** 50;
+
+/** The names of the KV cache's types in the engine. */
+export const KV_TYPES = { f16: "F16", q8_0: "Q8_0", q4_0: "Q4_0" } as const;
+
+/** One read header, one set of insights: they cache what has been simulated. */
+const insightsOf = new WeakMap<GgufModel, Promise<GgufInsights>>();
+
+/** The library's view of a model's file. */
+export function insights(model: GgufModel, llama: Llama): Promise<GgufInsights> {
+  const known = insightsOf.get(model);
+  if (known !== undefined) return known;
+  const made = import("node-llama-cpp").then((library) => library.GgufInsights.from(model.info, llama));
+  insightsOf.set(model, made);
+  return made;
+}
+
+/** @throws EstimateFailedError, InvalidOptionError */
+export async function estimateMemory(model: GgufModel, profile: ModelProfile, llama: Llama): Promise<Estimate> {
+  const facts = await insights(model, llama);
+  refuseUnsupportedOptions(profile, facts, llama);
+  const gpuLayers = await resolveGpuLayers(facts, profile, llama);
+  const weights = checked(model, "the weights", await facts.estimateModelResourceRequirementsV2({ gpuLayers }));
+  let ramBytes = weights.cpuRam;
+  let gpuContextBytes = 0;
+  for (const plan of contextPlans(model, profile)) {
+    const need = await estimateContext(model, profile, plan, gpuLayers, llama);
+    ramBytes += need.cpuRam;
+    gpuContextBytes += need.gpuVram;
+  }
+  return {
+    gpuLayers,
+    ramBytes,
+    gpuWeightsBytes: weights.gpuVram,
+    gpuContextBytes,
+    mappedBytes: llama.supportsMmap ? weights.cpuRam : 0,
+  };
+}
+
+/** What one context will hold. @throws EstimateFailedError */
+export async function estimateContext(
+  model: GgufModel,
+  profile: EngineOptions,
+  plan: ContextPlan,
+  gpuLayers: number,
+  llama: Llama,
+): Promise<GgufInsightsResourceRequirements> {
+  const facts = await insights(model, llama);
+  const kvCacheType = await kvTypeOf(profile);
+  const need = await facts.estimateContextResourceRequirementsV2({
+    contextSize: plan.contextSize,
+    sequences: plan.sequences,
+    batchSize: plan.batchSize,
+    modelGpuLayers: gpuLayers,
+    isEmbeddingContext: plan.kind === "embedding" || plan.kind === "ranking",
+    flashAttention: facts.flashAttentionSupported ? (profile.flashAttention ?? "auto") : false,
+    ...(kvCacheType === undefined ? {} : { kvCacheKeyType: kvCacheType, kvCacheValueType: kvCacheType }),
+  });
+  return checked(model, `a context of ${plan.contextSize} × ${plan.sequences} tokens`, need);
+}
+
+/** `"auto"` and `"max"` become a number here, so that what is planned is what is loaded. */
+async function resolveGpuLayers(facts: GgufInsights, profile: ModelProfile, llama: Llama): Promise<number> {
+  const asked = profile.gpuLayers ?? "auto";
+  if (llama.gpu === false || !llama.supportsGpuOffloading) return 0;
+  if (asked === "max") return facts.totalLayers;
+  if (asked !== "auto") return Math.min(asked, facts.totalLayers);
+  const contextSize = profile.contextSize * (profile.mode === "server" ? profile.parallel : 1);
+  const embeddingContext = profile.capabilities.includes("embed") || profile.capabilities.includes("rank");
+  const { gpuLayers } = await facts.configurationResolver.resolveModelGpuLayersV2({ fitContext: { contextSize, embeddingContext } });
+  return gpuLayers;
+}
+
+/** What the engine would ignore, or would fail on without saying why. */
+function refuseUnsupportedOptions(profile: EngineOptions, facts: GgufInsights, llama: Llama): void {
+  if (profile.offloadKqv === false && llama.gpu !== false) {
+    throw new InvalidOptionError("offloadKqv", "true or nothing: node-llama-cpp keeps the KV cache of a layer where the layer is; use gpuLayers: 0", false);
+  }
+  if (profile.flashAttention === true && !facts.flashAttentionSupported) {
+    throw new InvalidOptionError("flashAttention", "false or nothing: this model has no flash attention", true);
+  }
+  const quantized = profile.kvCacheType !== undefined && profile.kvCacheType !== "f16";
+  if (quantized && (profile.flashAttention === false || !facts.flashAttentionSupported)) {
+    throw new InvalidOptionError("kvCacheType", '"f16": a quantized KV cache needs flash attention', profile.kvCacheType);
+  }
+}
+
+async function kvTypeOf(profile: EngineOptions): Promise<GgmlType | undefined> {
+  if (profile.kvCacheType === undefined) return undefined;
+  const library = await import("node-llama-cpp");
+  return library.GgmlType[KV_TYPES[profile.kvCacheType]];
+}
+
+function checked(model: GgufModel, what: string, need: GgufInsightsResourceRequirements): GgufInsightsResourceRequirements {
+  for (const bytes of [need.cpuRam, need.gpuVram]) {
+    if (Number.isFinite(bytes) && bytes >= 0 && bytes <= ABSURD_BYTES) continue;
+    throw new EstimateFailedError(model.source, `the engine says that ${what} takes ${bytes} bytes`);
+  }
+  return need;
+}
+
+/** The sum over several parts of one model. */
+export function sumNeeds(needs: readonly MemoryNeed[]): MemoryNeed {
+  const sum = (field: keyof MemoryNeed) => needs.reduce((total, need) => total + need[field], 0);
+  return {
+    ramBytes: sum("ramBytes"),
+    gpuWeightsBytes: sum("gpuWeightsBytes"),
+    gpuContextBytes: sum("gpuContextBytes"),
+    mappedBytes: sum("mappedBytes"),
+  };
+}

@@ -1,0 +1,154 @@
+/** One request on one sequence of the engine: its native steps, and what becomes of the tokens. */
+import type { LlamaContextSequence, SequenceEvaluateOptions, Token } from "node-llama-cpp";
+import type { FinishReason } from "../../inference.js";
+import type { BackingRequest, Completion } from "../backend.js";
+import type { Progress, Work } from "./scheduler.js";
+import { StopScanner, TokenText, type PieceCache, type StopText } from "./text.js";
+
+/** What is used of the engine's sequence; a test's double has no more. */
+export type Sequence = Pick<LlamaContextSequence, "evaluate" | "evaluateWithoutGeneratingNewTokens" | "clearHistory" | "dispose">;
+
+/** A request that is ready to run: tokenized, checked against the slot's size. */
+export interface Job {
+  readonly request: BackingRequest;
+  /** Aborts the job; also when the backing closes. */
+  readonly signal: AbortSignal;
+  readonly submittedAt: number;
+  readonly tokens: readonly Token[];
+  readonly maxTokens: number;
+  readonly stopTokens: ReadonlySet<Token>;
+  readonly stopTexts: readonly StopText[];
+  readonly sampling: SequenceEvaluateOptions;
+  /** What the sampling's repeat penalty reads; the run adds each token it samples. */
+  readonly punishable: Token[];
+}
+
+export class SlotRun {
+  readonly job: Job;
+  readonly #sequence: Sequence;
+  readonly #text: TokenText;
+  readonly #stops: StopScanner;
+  readonly #startedAt = performance.now();
+  #evaluatedTokens = 0;
+  #iterator: AsyncGenerator<Token, void, void | Token | Token[]> | undefined;
+  /** The last token sampled: the next one is evaluated from it. */
+  #lastToken: Token | undefined;
+  #sampled: IteratorResult<Token, void> | undefined;
+  #completionTokens = 0;
+  #completionText = "";
+  #firstTokenAt: number | undefined;
+  #completion: Completion | undefined;
+  #failure: { readonly error: unknown } | undefined;
+
+  constructor(job: Job, sequence: Sequence, pieces: PieceCache) {
+    this.job = job;
+    this.#sequence = sequence;
+    this.#text = new TokenText(pieces, job.tokens);
+    this.#stops = new StopScanner(job.stopTexts);
+    job.request.phase = "prefill";
+  }
+
+  get progress(): Progress {
+    return { promptTokens: this.job.tokens.length, evaluatedTokens: this.#evaluatedTokens, decodes: this.#lastToken !== undefined };
+  }
+
+  /** Set once the text has ended. */
+  get completion(): Completion | undefined {
+    return this.#completion;
+  }
+
+  /** Set once the engine has failed on this request. */
+  get failure(): { readonly error: unknown } | undefined {
+    return this.#failure;
+  }
+
+  /**
+   * The native part of a step; runs beside those of the other slots and never rejects. It changes nothing when it
+   * fails, so that it can be tried again.
+   */
+  async advance(work: Work): Promise<void> {
+    this.#failure = undefined;
+    try {
+      if (work.type === "prefill") {
+        const end = this.#evaluatedTokens + work.tokens;
+        await this.#sequence.evaluateWithoutGeneratingNewTokens(this.job.tokens.slice(this.#evaluatedTokens, end));
+        this.#evaluatedTokens = end;
+      } else if (work.type !== "wait") {
+        this.#iterator ??= this.#sequence.evaluate(this.#nextTokens(), this.job.sampling);
+        this.#sampled = await this.#iterator.next();
+      }
+    } catch (error) {
+      this.#iterator = undefined;
+      this.#failure = { error };
+    }
+  }
+
+  /** What was sampled in the step becomes text and goes to the caller. */
+  deliver(): void {
+    const sampled = this.#sampled;
+    this.#sampled = undefined;
+    if (sampled === undefined) return;
+    if (this.#firstTokenAt === undefined) {
+      this.#firstTokenAt = performance.now();
+      this.#evaluatedTokens = this.job.tokens.length;
+      this.job.request.phase = "decode";
+    }
+    try {
+      if (sampled.done === true || this.job.stopTokens.has(sampled.value)) this.#finish("stop");
+      else this.#accept(sampled.value);
+    } catch (error) {
+      this.#failure = { error };
+    }
+  }
+
+  /** Ends the native iteration; the sequence is quiet afterwards. */
+  async close(): Promise<void> {
+    await this.#iterator?.return();
+    this.#iterator = undefined;
+  }
+
+  #nextTokens(): Token[] {
+    return this.#lastToken === undefined ? this.job.tokens.slice(this.#evaluatedTokens) : [this.#lastToken];
+  }
+
+  #accept(token: Token): void {
+    this.#lastToken = token;
+    this.#completionTokens++;
+    this.job.punishable.push(token);
+    const { text, stop } = this.#stops.push(this.#text.push(token));
+    this.#give(text);
+    if (stop !== undefined) this.#complete(stop.byUser ? "stop-sequence" : "stop");
+    else if (this.#completionTokens >= this.job.maxTokens) this.#finish("length");
+  }
+
+  /** No more tokens come: what was held back is text after all, unless its end completes a stop sequence. */
+  #finish(reason: FinishReason): void {
+    const { text, stop } = this.#stops.push(this.#text.end());
+    this.#give(text);
+    if (stop === undefined) this.#give(this.#stops.end());
+    this.#complete(stop?.byUser === true ? "stop-sequence" : stop === undefined ? reason : "stop");
+  }
+
+  #give(text: string): void {
+    if (text === "") return;
+    this.#completionText += text;
+    this.job.request.onPart?.({ type: "text", text });
+  }
+
+  #complete(finishReason: FinishReason): void {
+    const now = performance.now();
+    const firstTokenAt = this.#firstTokenAt ?? now;
+    const { submittedAt, tokens } = this.job;
+    this.#completion = {
+      text: this.#completionText,
+      finishReason,
+      usage: { promptTokens: tokens.length, completionTokens: this.#completionTokens, cachedTokens: 0 },
+      timings: {
+        queueMs: this.#startedAt - submittedAt,
+        prefillMs: firstTokenAt - this.#startedAt,
+        decodeMs: now - firstTokenAt,
+        timeToFirstTokenMs: firstTokenAt - submittedAt,
+      },
+    };
+  }
+}

@@ -1,0 +1,42 @@
+/** One at a time, first come first served: for engine objects that can do one thing at once. */
+import { SlotQueue } from "./scheduler.js";
+
+interface Waiter {
+  readonly go: () => void;
+}
+
+export class Turns {
+  readonly #queue: SlotQueue<Waiter>;
+
+  /** `maxWaiting`: how many may wait while one has its turn. */
+  constructor(maxWaiting = Infinity) {
+    this.#queue = new SlotQueue(1, maxWaiting);
+  }
+
+  get waiting(): number {
+    return this.#queue.waiting;
+  }
+
+  /**
+   * Resolves when it is this caller's turn, with the function that ends it. Rejects with the signal's reason as soon as
+   * that is aborted, also while waiting; with what `full` makes when too many wait already.
+   */
+  take(signal: AbortSignal, full: () => Error): Promise<() => void> {
+    return new Promise((resolve, reject) => {
+      if (signal.aborted) return reject(signal.reason);
+      const withdraw = () => {
+        if (this.#queue.withdraw(waiter)) reject(signal.reason);
+      };
+      const waiter: Waiter = {
+        go: () => {
+          signal.removeEventListener("abort", withdraw);
+          resolve(() => this.#queue.release(0)?.go());
+        },
+      };
+      const admission = this.#queue.admit(waiter);
+      if (admission === "full") return reject(full());
+      if (admission === "queued") return signal.addEventListener("abort", withdraw, { once: true });
+      waiter.go();
+    });
+  }
+}

@@ -1,0 +1,64 @@
+import type { ManagerEvent, Reply } from "./protocol.js";
+
+/** Request and reply over the manager's mailbox. A call is settled once: by its reply, or by the end of the manager. */
+export class Calls {
+  readonly #send: (event: ManagerEvent) => void;
+  readonly #pending = new Map<(error: unknown) => void, string>();
+
+  constructor(send: (event: ManagerEvent) => void) {
+    this.#send = send;
+  }
+
+  /** `subject` is the model id (or what else the call is about), for the error if the manager ends meanwhile. */
+  call<T>(subject: string, build: (reply: Reply<T>) => ManagerEvent): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      const fail = (error: unknown) => {
+        this.#pending.delete(fail);
+        reject(error);
+      };
+      const ok = (value: T) => {
+        this.#pending.delete(fail);
+        resolve(value);
+      };
+      this.#pending.set(fail, subject);
+      this.#send(build({ ok, fail }));
+    });
+  }
+
+  /** For a caller who can leave: the promise rejects with the signal's reason at once, and `withdraw` is sent. */
+  callWithSignal<T>(
+    subject: string,
+    signal: AbortSignal | undefined,
+    build: (reply: Reply<T>, ticket: symbol) => ManagerEvent,
+    withdraw: (ticket: symbol) => ManagerEvent,
+  ): Promise<T> {
+    const ticket = Symbol(subject);
+    if (signal === undefined) return this.call(subject, (reply) => build(reply, ticket));
+    if (signal.aborted) return Promise.reject(signal.reason);
+    return this.call<T>(subject, (reply) => {
+      const leave = () => {
+        reply.fail(signal.reason);
+        this.#send(withdraw(ticket));
+      };
+      const stay = () => signal.removeEventListener("abort", leave);
+      signal.addEventListener("abort", leave, { once: true });
+      return build(
+        {
+          ok: (value) => {
+            stay();
+            reply.ok(value);
+          },
+          fail: (error) => {
+            stay();
+            reply.fail(error);
+          },
+        },
+        ticket,
+      );
+    });
+  }
+
+  failAll(errorFor: (subject: string) => unknown): void {
+    for (const [fail, subject] of [...this.#pending]) fail(errorFor(subject));
+  }
+}

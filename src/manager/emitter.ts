@@ -1,0 +1,49 @@
+import { EventEmitter } from "eventemitter3";
+import type { Logger, ModelManagerEvents } from "../api.js";
+import type { Notice } from "./decide.js";
+
+/** A listener of any of the events. Written as a method, since only methods may be given one with a narrower payload. */
+type Listener = { listen(payload: unknown): void }["listen"];
+
+/** Typed events whose listeners cannot harm the manager, nor each other: what they throw goes to the logger. */
+export class ModelEvents {
+  readonly #emitter = new EventEmitter();
+  readonly #guarded = new WeakMap<Listener, Listener>();
+  readonly #logger: Logger;
+
+  constructor(logger: Logger) {
+    this.#logger = logger;
+  }
+
+  emit({ name, payload }: Notice): void {
+    this.#emitter.emit(name, payload);
+  }
+
+  on<Name extends keyof ModelManagerEvents>(name: Name, listener: ModelManagerEvents[Name]): void {
+    this.#emitter.on(name, this.#guard(name, listener));
+  }
+
+  once<Name extends keyof ModelManagerEvents>(name: Name, listener: ModelManagerEvents[Name]): void {
+    this.#emitter.once(name, this.#guard(name, listener));
+  }
+
+  off<Name extends keyof ModelManagerEvents>(name: Name, listener: ModelManagerEvents[Name]): void {
+    const guarded = this.#guarded.get(listener);
+    if (guarded) this.#emitter.off(name, guarded);
+  }
+
+  #guard(name: string, listener: Listener): Listener {
+    const guarded = this.#guarded.get(listener) ?? ((payload: unknown) => guard(() => listener(payload), name, this.#logger));
+    this.#guarded.set(listener, guarded);
+    return guarded;
+  }
+}
+
+/** Runs a caller's function inside our own work. */
+export function guard(callback: () => void, name: string, logger: Logger): void {
+  try {
+    callback();
+  } catch (error) {
+    logger.warn(`A listener of "${name}" threw.`, error);
+  }
+}

@@ -1,0 +1,127 @@
+import type { Clock, GenerationStream } from "../api.js";
+import type { Backing, Completion, BackingRequest, Sampling } from "../backends/backend.js";
+import { UnsupportedCapabilityError } from "../errors.js";
+import type {
+  ChatMessage,
+  EmbedManyResult,
+  EmbedResult,
+  GenerateOptions,
+  GenerateResult,
+  RankResult,
+  RequestOptions,
+} from "../inference.js";
+import type { Capability } from "../model.js";
+import type { Entry } from "../table/entry.js";
+import { run } from "./dispatch.js";
+import type { Consumer, Held } from "./dispatch.js";
+import { PulledGeneration } from "./generation-stream.js";
+import { checkGenerateOptions, checkMessages, checkRequestOptions, checkText, checkTexts, checkTokens } from "./options.js";
+
+/** Takes the lease for one call; throws where there is none to be had. */
+export type Take = () => Held;
+
+type Generate = (backing: Backing, sampling: Sampling, request: BackingRequest) => Promise<Completion> | undefined;
+
+/** The inference calls of the manager and of a lease: check the arguments, take a lease, run, shape the result. */
+export class InferenceCalls {
+  readonly #clock: Clock;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  async generate(take: Take, prompt: string, options: GenerateOptions = {}): Promise<GenerateResult> {
+    return this.#complete(take, "generate", promptCall(prompt), options);
+  }
+
+  async chat(take: Take, messages: readonly ChatMessage[], options: GenerateOptions = {}): Promise<GenerateResult> {
+    return this.#complete(take, "chat", messagesCall(messages), options);
+  }
+
+  stream(take: Take, prompt: string, options: GenerateOptions = {}): GenerationStream {
+    return new PulledGeneration(async (consumer) => this.#complete(take, "generate", promptCall(prompt), options, consumer));
+  }
+
+  streamChat(take: Take, messages: readonly ChatMessage[], options: GenerateOptions = {}): GenerationStream {
+    return new PulledGeneration(async (consumer) => this.#complete(take, "chat", messagesCall(messages), options, consumer));
+  }
+
+  #complete(
+    take: Take,
+    capability: "generate" | "chat",
+    call: Generate,
+    options: GenerateOptions,
+    consumer?: Consumer,
+  ): Promise<GenerateResult> {
+    const { sampling, request: requestOptions } = checkGenerateOptions(options);
+    const held = take();
+    return run(
+      held,
+      this.#clock,
+      requestOptions,
+      async (backing, request) => {
+        const completion = await (call(backing, sampling, request) ?? refuse(held.entry, capability));
+        return { ...completion, modelId: held.entry.id, requestId: request.id };
+      },
+      consumer,
+    );
+  }
+
+  async embed(take: Take, text: string, options: RequestOptions = {}): Promise<EmbedResult> {
+    const { embeddings, usage } = await this.#embed(take, [checkText(text, "text")], options);
+    return { embedding: embeddings[0] ?? [], usage, truncated: false };
+  }
+
+  async embedMany(take: Take, texts: readonly string[], options: RequestOptions = {}): Promise<EmbedManyResult> {
+    const { embeddings, usage } = await this.#embed(take, checkTexts(texts, "texts"), options);
+    return { embeddings, usage, truncated: embeddings.map(() => false) };
+  }
+
+  async #embed(take: Take, texts: readonly string[], options: RequestOptions) {
+    const requestOptions = checkRequestOptions(options);
+    const held = take();
+    const { embeddings, promptTokens } = await run(held, this.#clock, requestOptions, async (backing, request) =>
+      backing.embed?.(texts, request) ?? refuse(held.entry, "embed"),
+    );
+    return { embeddings, usage: { promptTokens } };
+  }
+
+  async rank(take: Take, query: string, documents: readonly string[], options: RequestOptions = {}): Promise<RankResult> {
+    const question = checkText(query, "query");
+    const texts = checkTexts(documents, "documents");
+    const requestOptions = checkRequestOptions(options);
+    const held = take();
+    const { scores, promptTokens } = await run(held, this.#clock, requestOptions, async (backing, request) =>
+      backing.rank?.(question, texts, request) ?? refuse(held.entry, "rank"),
+    );
+    const results = texts.map((document, index) => ({ index, score: scores[index] ?? 0, document }));
+    return { results: results.toSorted((a, b) => b.score - a.score), usage: { promptTokens } };
+  }
+
+  async tokenize(take: Take, text: string): Promise<number[]> {
+    const checked = checkText(text, "text");
+    const held = take();
+    return run(held, this.#clock, {}, async (backing) => backing.tokenize?.(checked) ?? refuse(held.entry, "generate"));
+  }
+
+  async detokenize(take: Take, tokens: readonly number[]): Promise<string> {
+    const checked = checkTokens(tokens);
+    const held = take();
+    return run(held, this.#clock, {}, async (backing) => backing.detokenize?.(checked) ?? refuse(held.entry, "generate"));
+  }
+}
+
+/** Checks the prompt before a lease is taken; the rest follows when there is a backing. */
+function promptCall(prompt: string): Generate {
+  const text = checkText(prompt, "prompt");
+  return (backing, sampling, request) => backing.generate?.(text, sampling, request);
+}
+
+function messagesCall(messages: readonly ChatMessage[]): Generate {
+  const checked = checkMessages(messages);
+  return (backing, sampling, request) => backing.chat?.(checked, sampling, request);
+}
+
+function refuse({ id, profile }: Entry, capability: Capability): never {
+  throw new UnsupportedCapabilityError(id, capability, profile?.mode ?? "server", profile?.capabilities ?? []);
+}

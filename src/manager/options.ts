@@ -1,0 +1,252 @@
+/** Checks what callers pass in. Everything refused here is refused before anything is done. */
+import leven from "leven";
+import { z } from "zod";
+import type { LoadOptions, ModelOptions, ModelSupervisorOptions, UnloadOptions } from "../api.js";
+import type { Sampling } from "../backends/backend.js";
+import { InvalidOptionError } from "../errors.js";
+import type { ChatMessage, GenerateOptions, RequestOptions } from "../inference.js";
+import type { LoadSettings } from "../table/entry.js";
+import { isSize } from "./memory/size.js";
+
+const whole = (min: number, max = Number.MAX_SAFE_INTEGER) =>
+  z.custom<number>(
+    (value) => Number.isSafeInteger(value) && Number(value) >= min && Number(value) <= max,
+    max === Number.MAX_SAFE_INTEGER ? `a whole number, at least ${min}` : `a whole number from ${min} to ${max}`,
+  );
+const number = (min: number, max: number) =>
+  z.custom<number>(
+    (value) => typeof value === "number" && value >= min && value <= max,
+    `a number from ${min} to ${max}`,
+  );
+const flag = z.boolean({ error: "true or false" });
+const choice = <const Name extends string>(...names: Name[]) =>
+  z.enum(names, { error: `one of ${names.map((name) => `"${name}"`).join(", ")}` });
+const instance = <T>(check: (value: unknown) => value is T, expected: string) => z.custom<T>(check, expected);
+const hasMethods = (value: unknown, ...names: string[]) =>
+  typeof value === "object" && value !== null && names.every((name) => typeof Reflect.get(value, name) === "function");
+
+/** The longest time that timers take; a longer one would fire at once. */
+const MAX_DELAY_MS = 2 ** 31 - 1;
+const milliseconds = z.custom<number>(
+  (value) => typeof value === "number" && value >= 0 && (value <= MAX_DELAY_MS || value === Infinity),
+  `milliseconds from 0 to ${MAX_DELAY_MS}, or Infinity`,
+);
+const signal = instance((value): value is AbortSignal => value instanceof AbortSignal, "an AbortSignal");
+const size = z.custom<number | `${number}MiB`>(isSize, 'bytes as a number of at least 0, or a size such as "512MiB"');
+
+const modelId = z.custom<string>(
+  // oxlint-disable-next-line no-control-regex -- control characters are what is refused
+  (value) => typeof value === "string" && /^[^@\u0000-\u001f\u007f][^\u0000-\u001f\u007f]{0,199}$/.test(value),
+  "1 to 200 characters, no control characters, not starting with @",
+);
+const source = z.string({ error: "the path of a GGUF file" }).min(1, { error: "the path of a GGUF file" });
+
+const modelShape = {
+  capabilities: z
+    .array(choice("generate", "chat", "embed", "rank"), { error: "an array of capabilities" })
+    .min(1, { error: "at least one capability" })
+    .optional(),
+  mode: choice("server", "direct").optional(),
+  default: flag.optional(),
+  gpuLayers: z.union([choice("auto", "max"), whole(0)], { error: '"auto", "max" or a whole number of at least 0' }).optional(),
+  splitMode: choice("none", "layer", "row").optional(),
+  tensorSplit: z
+    .array(number(0, 1e9), { error: "an array of weights of at least 0" })
+    .refine((weights) => weights.length === 0 || weights.some((weight) => weight > 0), { error: "at least one weight above 0" })
+    .optional(),
+  mainGpu: whole(0, 255).optional(),
+  offloadKqv: flag.optional(),
+  contextSize: whole(8, 2 ** 24).optional(),
+  parallel: whole(1, 256).optional(),
+  kvCacheType: choice("f16", "q8_0", "q4_0").optional(),
+  batchSize: whole(1, 2 ** 16).optional(),
+  flashAttention: flag.optional(),
+  threads: whole(1, 1024).optional(),
+  maxQueue: whole(0, 1e6).optional(),
+};
+const modelOptions = z.strictObject(modelShape);
+const loadOptions = z.strictObject({
+  ...modelShape,
+  signal: signal.optional(),
+  onProgress: instance((value): value is NonNullable<LoadOptions["onProgress"]> => typeof value === "function", "a function").optional(),
+});
+const unloadOptions = z.strictObject({ timeoutMs: milliseconds.optional(), force: flag.optional() });
+const closeOptions = z.strictObject({ timeoutMs: milliseconds.optional() });
+const requestShape = { signal: signal.optional(), timeoutMs: milliseconds.optional() };
+const requestOptions = z.strictObject(requestShape);
+const stopText = z.custom<string>((value) => typeof value === "string" && value !== "" && value.isWellFormed(), "non-empty, well-formed strings");
+const generateOptions = z.strictObject({
+  ...requestShape,
+  maxTokens: whole(1).optional(),
+  temperature: number(0, 100).optional(),
+  topK: whole(0, 2 ** 31 - 1).optional(),
+  topP: number(0, 1).optional(),
+  minP: number(0, 1).optional(),
+  seed: whole(0, 2 ** 32 - 1).optional(),
+  stop: z.union([stopText, z.array(stopText).max(16)], { error: "a non-empty string or up to 16 of them" }).optional(),
+  repeatPenalty: number(0.01, 100).optional(),
+});
+
+const memoryBudget = z.union(
+  [
+    choice("unlimited", "auto", "edge"),
+    size,
+    z.strictObject({
+      ram: z.union([choice("auto", "unlimited"), size]).optional(),
+      gpu: z.union([choice("auto", "unlimited"), z.array(z.union([choice("unlimited"), size]))]).optional(),
+    }),
+  ],
+  { error: '"unlimited", "auto", "edge", a size such as 8e9 or "8GiB", or a map { ram, gpu } of these' },
+);
+const supervisorOptions = z.strictObject({
+  name: z.string({ error: "a non-empty string" }).min(1, { error: "a non-empty string" }).optional(),
+  backend: instance(
+    (value): value is NonNullable<ModelSupervisorOptions["backend"]> =>
+      hasMethods(value, "devices", "resolve", "estimate", "start"),
+    "a Backend with devices, resolve, estimate and start",
+  ).optional(),
+  memoryBudget: memoryBudget.optional(),
+  models: z.array(z.strictObject({ id: modelId, source, ...modelShape }), { error: "an array of { id, source, … }" }).optional(),
+  maxThreads: z.union([choice("auto"), whole(1, 1024)], { error: '"auto" or a whole number from 1 to 1024' }).optional(),
+  clock: instance(
+    (value): value is NonNullable<ModelSupervisorOptions["clock"]> => hasMethods(value, "now", "setTimeout", "clearTimeout"),
+    "a Clock with now, setTimeout and clearTimeout",
+  ).optional(),
+  logger: instance((value): value is NonNullable<ModelSupervisorOptions["logger"]> => hasMethods(value, "warn"), "a Logger with warn").optional(),
+});
+
+const chatMessages = z
+  .array(
+    z.strictObject({
+      role: choice("system", "user", "assistant"),
+      content: z.string({ error: "a string" }),
+    }),
+    { error: "an array of { role, content }" },
+  )
+  .min(1, { error: "at least one message" });
+const tokens = z.array(whole(0, 2 ** 31 - 1), { error: "an array of token ids" });
+
+/** Returns the value if it fits the schema; otherwise throws `invalid_option` for the first thing that is wrong. */
+function check<T>(schema: z.ZodType<T>, value: unknown, name: string): T {
+  const result = schema.safeParse(value);
+  if (result.success) return result.data;
+  const issue = result.error.issues[0];
+  const path = issue?.path ?? [];
+  if (issue?.code === "unrecognized_keys") {
+    const key = issue.keys[0] ?? "";
+    throw new InvalidOptionError([...path, key].join("."), nearest(key, knownKeys(schema, path)), valueAt(value, [...path, key]));
+  }
+  throw new InvalidOptionError(path.join(".") || name, issue?.message ?? "another value", valueAt(value, path));
+}
+
+function valueAt(value: unknown, path: readonly PropertyKey[]): unknown {
+  return path.reduce<unknown>(
+    (inner, key) => (typeof inner === "object" && inner !== null ? Reflect.get(inner, key) : undefined),
+    value,
+  );
+}
+
+/** The option names that would have been right at `path`; only objects and arrays of objects have any. */
+function knownKeys(schema: z.ZodType, path: readonly PropertyKey[]): string[] {
+  let inner: z.core.$ZodType = schema;
+  for (const key of path) {
+    if (inner instanceof z.ZodOptional) inner = inner.unwrap();
+    if (inner instanceof z.ZodArray) inner = inner.element;
+    else if (inner instanceof z.ZodObject) inner = inner.shape[String(key)] ?? inner;
+  }
+  return inner instanceof z.ZodObject ? Object.keys(inner.shape) : [];
+}
+
+function nearest(key: string, known: readonly string[]): string {
+  const best = known.toSorted((a, b) => leven(key, a) - leven(key, b))[0];
+  if (best === undefined) return "no such option";
+  return leven(key, best) <= Math.max(2, key.length / 3)
+    ? `a known option; did you mean "${best}"`
+    : `a known option (${known.join(", ")})`;
+}
+
+export function checkSupervisorOptions(options: unknown) {
+  const checked = check(supervisorOptions, options, "options");
+  const ids = (checked.models ?? []).map((model) => model.id);
+  const twice = ids.find((id, index) => ids.indexOf(id) !== index);
+  if (twice !== undefined) throw new InvalidOptionError("models", "each id once", twice);
+  const defaults = (checked.models ?? []).filter((model) => model.default);
+  if (defaults.length > 1) throw new InvalidOptionError("models", "at most one default model", defaults[1]?.id);
+  return checked;
+}
+
+export function checkModelId(id: unknown): string {
+  return check(modelId, id, "id");
+}
+
+export function checkSource(value: unknown): string {
+  return check(source, value, "source");
+}
+
+export function checkLoadOptions(options: unknown): LoadOptions {
+  return check(loadOptions, options, "options");
+}
+
+export function checkModelOptions(options: unknown): ModelOptions {
+  return check(modelOptions, options, "options");
+}
+
+/** Splits what is kept with the row from what concerns one load only. */
+export function loadSettings(options: ModelOptions): LoadSettings {
+  const { capabilities, mode, default: _default, ...engine } = options;
+  return { capabilities: capabilities && [...new Set(capabilities)], mode, engine };
+}
+
+export function checkUnloadOptions(options: unknown): Required<{ timeoutMs: number; force: boolean }> {
+  const { timeoutMs, force = false }: UnloadOptions = check(unloadOptions, options, "options");
+  return { force, timeoutMs: timeoutMs ?? (force ? 0 : 30_000) };
+}
+
+export function checkCloseOptions(options: unknown): { timeoutMs: number } {
+  return { timeoutMs: check(closeOptions, options, "options").timeoutMs ?? 10_000 };
+}
+
+export function checkRequestOptions(options: unknown): RequestOptions {
+  return check(requestOptions, options, "options");
+}
+
+export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: RequestOptions } {
+  const { signal, timeoutMs, stop, ...given }: GenerateOptions = check(generateOptions, options, "options");
+  return {
+    request: { signal, timeoutMs },
+    sampling: {
+      maxTokens: given.maxTokens,
+      temperature: given.temperature ?? 0.8,
+      topK: given.topK ?? 40,
+      topP: given.topP ?? 0.95,
+      minP: given.minP ?? 0.05,
+      seed: given.seed,
+      stop: stop === undefined ? [] : typeof stop === "string" ? [stop] : stop,
+      repeatPenalty: given.repeatPenalty ?? 1,
+    },
+  };
+}
+
+export function checkMessages(messages: unknown): readonly ChatMessage[] {
+  return check(chatMessages, messages, "messages").map((message, index) => ({
+    role: message.role,
+    content: checkText(message.content, `messages.${index}.content`),
+  }));
+}
+
+/** Text for the engine: well-formed and without NUL, both of which would be lost or cut on the way to native code. */
+export function checkText(text: unknown, name: string): string {
+  if (typeof text !== "string") throw new InvalidOptionError(name, "a string", text);
+  if (!text.isWellFormed()) throw new InvalidOptionError(name, "well-formed text without lone surrogates", text.toWellFormed());
+  if (text.includes("\0")) throw new InvalidOptionError(name, "text without NUL characters", text);
+  return text;
+}
+
+export function checkTexts(texts: unknown, name: string): readonly string[] {
+  if (!Array.isArray(texts)) throw new InvalidOptionError(name, "an array of strings", texts);
+  return texts.map((text, index) => checkText(text, `${name}.${index}`));
+}
+
+export function checkTokens(value: unknown): readonly number[] {
+  return check(tokens, value, "tokens");
+}

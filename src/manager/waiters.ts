@@ -1,0 +1,44 @@
+import type { Life, Reply } from "./protocol.js";
+import { incarnationKey } from "../table/model-table.js";
+
+interface Waiter<T> {
+  readonly reply: Reply<T>;
+  readonly ticket: symbol | undefined;
+}
+
+/** Callers who wait for something to happen to one life of one model. Each is answered once, or withdraws. */
+export class Waiters<T> {
+  readonly #waiting = new Map<string, { readonly life: Life; readonly waiters: Waiter<T>[] }>();
+
+  get isEmpty(): boolean {
+    return this.#waiting.size === 0;
+  }
+
+  add(life: Life, reply: Reply<T>, ticket?: symbol): void {
+    const key = incarnationKey(life.id, life.incarnation);
+    const group = this.#waiting.get(key) ?? { life, waiters: [] };
+    group.waiters.push({ reply, ticket });
+    this.#waiting.set(key, group);
+  }
+
+  /** Removes and returns everyone who waits for this life. */
+  take(life: Life): Reply<T>[] {
+    const key = incarnationKey(life.id, life.incarnation);
+    const group = this.#waiting.get(key);
+    this.#waiting.delete(key);
+    return group?.waiters.map((waiter) => waiter.reply) ?? [];
+  }
+
+  /** Removes one caller. Returns the life if nobody waits for it any more. */
+  withdraw(ticket: symbol): Life | undefined {
+    for (const [key, { life, waiters }] of this.#waiting) {
+      const index = waiters.findIndex((waiter) => waiter.ticket === ticket);
+      if (index === -1) continue;
+      waiters.splice(index, 1);
+      if (waiters.length > 0) return undefined;
+      this.#waiting.delete(key);
+      return life;
+    }
+    return undefined;
+  }
+}

@@ -1,0 +1,20 @@
+import type { Clock, Logger } from "../api.js";
+
+/** The system's time. Nothing else in the library reads it. */
+export const DEFAULT_CLOCK: Clock = {
+  now: () => Date.now(),
+  setTimeout: (callback, delayMs) => setTimeout(callback, delayMs),
+  clearTimeout: (handle) => {
+    if (isTimer(handle)) clearTimeout(handle);
+  },
+};
+
+function isTimer(handle: unknown): handle is NodeJS.Timeout {
+  return handle instanceof Object && "unref" in handle;
+}
+
+export const DEFAULT_LOGGER: Logger = {
+  warn: (message, error) => {
+    process.emitWarning(error instanceof Error ? `${message} ${error.stack ?? error.message}` : message, "ModelSupervisorWarning");
+  },
+};

@@ -1,0 +1,32 @@
+import type { Clock } from "../api.js";
+import type { ModelSupervisorError } from "../errors.js";
+import type { Life, LifecycleFact } from "../manager/protocol.js";
+import type { ModelTable, TableWriter } from "../table/model-table.js";
+import { Drain } from "./drain.js";
+import { unloadTask } from "./unload-task.js";
+
+/** After the tree has failed for good: ends what still runs and gives the memory back, as far as that can be done. */
+export async function disposeLeftovers(
+  table: ModelTable,
+  writer: TableWriter,
+  clock: Clock,
+  error: ModelSupervisorError,
+): Promise<void> {
+  for (const { id } of [...table.entries()]) writer.delete(id);
+  const { signal } = new AbortController();
+  await Promise.all(
+    [...table.reservations()].map(async ({ modelId: id, incarnation, live }) => {
+      if (live === undefined) return; // an aborted load, which gives back what it took by itself
+      live.abortRequests(error);
+      const order = { id, incarnation, live, timeoutMs: 0, force: true };
+      await new Promise<void>((resolve) => {
+        const settle = (facts: readonly LifecycleFact[]) => {
+          if (facts.some((fact) => fact.type === "memory.released")) writer.unreserve(id, incarnation);
+          resolve();
+        };
+        const context = { drain: new Drain(live, clock, true), clock, report: (fact: LifecycleFact & Life) => settle([fact]) };
+        void unloadTask(order, context, signal).then(settle);
+      });
+    }),
+  );
+}

@@ -1,0 +1,116 @@
+import { DEFAULT_CLOCK, DEFAULT_LOGGER } from "./defaults.js";
+import type { CloseReason, ModelManager, ModelSupervisorOptions } from "../api.js";
+import { nodeLlamaCpp } from "../backends/node-llama-cpp/index.js";
+import { AlreadyStartedError, ClosedError, NotStartedError, isModelSupervisorError } from "../errors.js";
+import type { ModelSupervisorError } from "../errors.js";
+import { ModelEvents } from "../manager/emitter.js";
+import { unreleasedMemory } from "../manager/memory/report.js";
+import { ModelManagerClient } from "../manager/model-manager.js";
+import { checkSupervisorOptions } from "../manager/options.js";
+import { defaultMaxThreads } from "../process-limits.js";
+import { createModelTable } from "../table/model-table.js";
+import { disposeLeftovers } from "./leftovers.js";
+import { Tree } from "./tree.js";
+
+/** The managers that run in this process, by name; `"starting"` while a start is under way. */
+const running = new Map<string, ModelManager | "starting">();
+
+export const ModelSupervisor = {
+  /**
+   * Starts a supervision tree and resolves when its manager answers; declared models are visible as `loading` then.
+   *
+   * @throws already_started for a second start under one name; invalid_option; what the backend's `devices()` rejects with
+   * @example
+   * await using models = await ModelSupervisor.start({ models: [{ id: "chat", source: "./chat.gguf" }] });
+   * await models.ready();
+   * const { text } = await models.generate("chat", "Once upon a time");
+   */
+  async start(options: ModelSupervisorOptions = {}): Promise<ModelManager> {
+    const checked = checkSupervisorOptions(options);
+    const { name = "default" } = checked;
+    if (running.has(name)) throw new AlreadyStartedError(name);
+    running.set(name, "starting");
+    try {
+      const manager = await startTree(name, checked);
+      running.set(name, manager);
+      void manager.closed.then(() => running.delete(name));
+      return manager;
+    } catch (error) {
+      running.delete(name);
+      throw error;
+    }
+  },
+
+  /** The manager of that name. @throws not_started */
+  get(name = "default"): ModelManager {
+    const manager = running.get(name);
+    if (manager === undefined || manager === "starting") throw new NotStartedError(name);
+    return manager;
+  },
+};
+
+async function startTree(name: string, options: ModelSupervisorOptions): Promise<ModelManager> {
+  const {
+    backend = nodeLlamaCpp(),
+    memoryBudget: budget = "auto",
+    models: declarations = [],
+    maxThreads = "auto",
+    clock = DEFAULT_CLOCK,
+    logger = DEFAULT_LOGGER,
+  } = options;
+  const { table, writer } = createModelTable(await backend.devices());
+  const events = new ModelEvents(logger);
+  const tree = new Tree({
+    name,
+    table,
+    writer,
+    backend,
+    budget,
+    maxThreads: maxThreads === "auto" ? defaultMaxThreads() : maxThreads,
+    declarations,
+    clock,
+    logger,
+    notify: (notice) => events.emit(notice),
+  });
+
+  let refusal: ModelSupervisorError | undefined;
+  const closed = tree.ended.then(async (error): Promise<CloseReason> => {
+    refusal = error ?? new ClosedError(name);
+    if (error) await disposeLeftovers(table, writer, clock, error);
+    const unreleased = unreleasedMemory(table);
+    return error ? { reason: "exhausted", error, unreleased } : { reason: "closed", unreleased };
+  });
+
+  return new ModelManagerClient({
+    name,
+    table,
+    backend,
+    budget,
+    clock,
+    logger,
+    events,
+    closed,
+    calls: tree.calls,
+    describe: () => tree.describe(),
+    checkOpen: () => {
+      if (refusal) throw refusal;
+    },
+    close: async (timeoutMs) => {
+      refusal ??= new ClosedError(name);
+      await closeAll(tree, name, timeoutMs);
+      tree.stop();
+      await closed;
+    },
+  });
+}
+
+/** Unloads everything. A manager that is restarted meanwhile is told again; the restart limit ends this in any case. */
+async function closeAll(tree: Tree, name: string, timeoutMs: number): Promise<void> {
+  for (;;) {
+    try {
+      return await tree.calls.call<void>(name, (reply) => ({ type: "manager.close", timeoutMs, reply }));
+    } catch (error) {
+      if (!isModelSupervisorError(error, "request_aborted")) return; // the tree has ended
+    }
+  }
+}

@@ -1,0 +1,123 @@
+import { createActor } from "xstate";
+import type { Actor } from "xstate";
+import type { Clock, Logger, ModelDeclaration, SupervisionNode } from "../api.js";
+import type { Backend } from "../backends/backend.js";
+import { ClosedError, RequestAbortedError, SupervisorExhaustedError } from "../errors.js";
+import type { ModelSupervisorError } from "../errors.js";
+import { Calls } from "../manager/calls.js";
+import type { Notice } from "../manager/decide.js";
+import type { LifecycleFact, ManagerEvent } from "../manager/protocol.js";
+import type { MemoryBudget } from "../model.js";
+import type { ModelTable, TableWriter } from "../table/model-table.js";
+import { recentRestarts } from "./restart-intensity.js";
+import { rootMachine } from "./root-machine.js";
+import type { ManagerRef, TemporaryChildrenRef } from "./root-machine.js";
+import { treeTasks } from "./tree-tasks.js";
+
+export interface TreeInput {
+  readonly name: string;
+  readonly table: ModelTable;
+  readonly writer: TableWriter;
+  readonly backend: Backend;
+  readonly budget: MemoryBudget;
+  readonly maxThreads: number;
+  readonly declarations: readonly ModelDeclaration[];
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly notify: (notice: Notice) => void;
+}
+
+/** The running tree: the only place that knows the actors by name. */
+export class Tree {
+  readonly #input: TreeInput;
+  readonly #root: Actor<typeof rootMachine>;
+  #ended: ModelSupervisorError | undefined;
+  readonly calls = new Calls((event) => this.#sendToManager(event));
+  /** Resolves when the tree has ended: with the error if it was exhausted. */
+  readonly ended: Promise<ModelSupervisorError | undefined>;
+
+  constructor(input: TreeInput) {
+    const { name, clock, logger } = input;
+    this.#input = input;
+    const report = (fact: LifecycleFact) => this.#sendToManager(fact);
+    const tasks = treeTasks({
+      backend: input.backend,
+      maxThreads: input.maxThreads,
+      clock,
+      report,
+      reserve: (request) => this.calls.call(request.id, (reply) => ({ ...request, type: "memory.reserve", reply })),
+      start: (supervisor, childId, work) => this.#children(supervisor)?.send({ type: "child.start", childId, work }),
+      stop: (childId) => this.#children("loads")?.send({ type: "child.stop", childId }),
+    });
+    this.#root = createActor(rootMachine, {
+      clock: { setTimeout: (callback, ms) => clock.setTimeout(callback, ms), clearTimeout: (id) => clock.clearTimeout(id) },
+      input: {
+        manager: {
+          table: input.table,
+          writer: input.writer,
+          tasks,
+          budget: input.budget,
+          declarations: input.declarations,
+          notify: input.notify,
+        },
+        children: { report, onBug: (childId, error) => logger.warn(`Task "${childId}" of supervisor "${name}" failed.`, error) },
+        now: () => clock.now(),
+        onRestart: (child, error) => {
+          logger.warn(`Part "${child}" of supervisor "${name}" failed and was restarted.`, error);
+          this.calls.failAll((subject) => new RequestAbortedError(subject, "the manager was restarted"));
+        },
+      },
+    });
+    this.ended = new Promise((resolve) => {
+      const end = (error: ModelSupervisorError | undefined) => {
+        this.#ended = error ?? new ClosedError(name);
+        this.calls.failAll(() => this.#ended);
+        resolve(error);
+      };
+      this.#root.subscribe({
+        complete: () => {
+          const { failure } = this.#root.getSnapshot().context;
+          end(failure && new SupervisorExhaustedError(name, failure.child, failure.error));
+        },
+        error: (error) => end(new SupervisorExhaustedError(name, "root", error)),
+      });
+    });
+    this.#root.start();
+  }
+
+  /** Ends the tree. What is still loaded is the caller's to have unloaded before. */
+  stop(): void {
+    this.#root.send({ type: "tree.stop" });
+  }
+
+  describe(): SupervisionNode {
+    const { children, context } = this.#root.getSnapshot();
+    return {
+      id: this.#input.name,
+      kind: "supervisor",
+      strategy: "rest_for_one",
+      restarts: recentRestarts(context.restarts, this.#input.clock.now()).length,
+      children: [
+        ...supervisorNode("backings", this.#children("backings")),
+        ...(children["manager"] ? [{ id: "manager", kind: "worker", children: [] } as const] : []),
+        ...supervisorNode("loads", this.#children("loads")),
+      ],
+    };
+  }
+
+  #sendToManager(event: ManagerEvent): void {
+    const manager: ManagerRef | undefined = this.#root.system.get("manager");
+    if (this.#ended === undefined && manager !== undefined) manager.send(event);
+    else if ("reply" in event) event.reply.fail(this.#ended ?? new ClosedError(this.#input.name));
+  }
+
+  #children(name: "backings" | "loads"): TemporaryChildrenRef | undefined {
+    return this.#root.system.get(name);
+  }
+}
+
+function supervisorNode(id: string, ref: TemporaryChildrenRef | undefined): SupervisionNode[] {
+  if (ref === undefined) return [];
+  const children = Object.keys(ref.getSnapshot().children).map((child) => ({ id: child, kind: "worker", children: [] }) as const);
+  return [{ id, kind: "supervisor", strategy: "one_for_one", children }];
+}

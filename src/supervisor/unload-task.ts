@@ -1,0 +1,61 @@
+import type { Clock } from "../api.js";
+import { DisposeFailedError, RequestAbortedError, UnloadTimeoutError } from "../errors.js";
+import type { ModelSupervisorError } from "../errors.js";
+import type { LifecycleFact } from "../manager/protocol.js";
+import type { UnloadOrder } from "../manager/tasks.js";
+import type { LiveModel } from "../table/live-model.js";
+import type { Drain } from "./drain.js";
+
+/** How long an engine may take to fall quiet and give a model back before the model is reported as stuck. */
+export const DISPOSE_DEADLINE_MS = 30_000;
+
+export interface UnloadContext {
+  readonly drain: Drain;
+  readonly clock: Clock;
+  /** For a fact that comes before the end. */
+  readonly report: (fact: LifecycleFact) => void;
+}
+
+/**
+ * Drains a model and disposes it. Never disposes under a request: one that ignores its abort makes the model stuck
+ * (`dispose.failed`, its bytes stay reserved), and if it does end some day, the disposal goes on from there.
+ */
+export async function unloadTask(
+  { id, incarnation, live, timeoutMs }: UnloadOrder,
+  { drain, clock, report }: UnloadContext,
+  signal: AbortSignal,
+): Promise<readonly LifecycleFact[]> {
+  const life = { id, incarnation };
+  const end = await drain.wait(timeoutMs, signal);
+  if (end === "stopped") return [];
+  if (end === "expired") {
+    const { leases } = live.block;
+    if (!drain.forced) {
+      return [{ ...life, type: "unload.expired", error: new UnloadTimeoutError(id, leases, timeoutMs) }];
+    }
+    live.abortRequests(new RequestAbortedError(id, "the model is being unloaded"));
+  }
+
+  const fail = (error: ModelSupervisorError) => report({ ...life, type: "dispose.failed", error });
+  const deadline = clock.setTimeout(() => fail(stuck(id, live)), DISPOSE_DEADLINE_MS);
+  try {
+    if ((await drain.wait(Infinity, signal)) === "stopped") return [];
+    await live.backing.dispose();
+    return signal.aborted ? [] : [{ ...life, type: "memory.released" }];
+  } catch (error) {
+    return [{ ...life, type: "dispose.failed", error: new DisposeFailedError(id, "its disposal failed", error) }];
+  } finally {
+    clock.clearTimeout(deadline);
+  }
+}
+
+function stuck(id: string, live: LiveModel): DisposeFailedError {
+  const { leases } = live.block;
+  const seconds = DISPOSE_DEADLINE_MS / 1000;
+  return new DisposeFailedError(
+    id,
+    leases > 0
+      ? `${leases} request(s) did not end within ${seconds} s after their abort`
+      : `its disposal did not end within ${seconds} s`,
+  );
+}

@@ -1,0 +1,95 @@
+/**
+ * The words of one incarnation that requests change without asking the manager. They lie in shared memory and are
+ * changed with `Atomics`, so the protocol does not depend on which thread runs it.
+ *
+ * Admission: read state = ready, add one to the leases, read the state again, and give the lease back if it changed.
+ * Withdrawal: move the state away from ready first, then look at the leases. Whatever the interleaving, either the
+ * request sees the new state or the withdrawal sees the lease.
+ *
+ * Each incarnation has a block of its own, so a late release of an earlier life can never touch a later one.
+ */
+
+/** Admission is open in `READY` only. */
+export const LifeState = { CLOSED: 0, READY: 1 } as const;
+export type LifeState = (typeof LifeState)[keyof typeof LifeState];
+
+const STATE = 0;
+const LEASES = 1;
+const PEAK_LEASES = 2;
+const WORDS_BYTES = 16;
+/** Last use: a plain 8-byte store, which no supported platform tears when aligned; nothing is decided on it alone. */
+const BLOCK_BYTES = WORDS_BYTES + 8;
+
+export class ControlBlock {
+  readonly #words: Int32Array<SharedArrayBuffer>;
+  readonly #lastUse: Float64Array<SharedArrayBuffer>;
+  readonly #onUnused: () => void;
+
+  /** `onUnused` is called when the last lease is returned while admission is not open. */
+  constructor(onUnused: () => void) {
+    const memory = new SharedArrayBuffer(BLOCK_BYTES);
+    this.#words = new Int32Array(memory, 0, 3);
+    this.#lastUse = new Float64Array(memory, WORDS_BYTES, 1).fill(NaN);
+    this.#onUnused = onUnused;
+  }
+
+  /** Lets admission be judged without taking a lease. */
+  get isReady(): boolean {
+    return Atomics.load(this.#words, STATE) === LifeState.READY;
+  }
+
+  get leases(): number {
+    return Atomics.load(this.#words, LEASES);
+  }
+
+  get peakLeases(): number {
+    return Atomics.load(this.#words, PEAK_LEASES);
+  }
+
+  /** Milliseconds since the epoch; `undefined` before the first use. */
+  get lastUsedAt(): number | undefined {
+    const at = this.#lastUse[0];
+    return Number.isNaN(at) ? undefined : at;
+  }
+
+  /** Takes a lease if admission is open. Never waits. */
+  acquire(now: number): boolean {
+    const words = this.#words;
+    if (Atomics.load(words, STATE) !== LifeState.READY) return false;
+    const leases = Atomics.add(words, LEASES, 1) + 1;
+    if (Atomics.load(words, STATE) !== LifeState.READY) {
+      this.#giveBack();
+      return false;
+    }
+    if (leases > Atomics.load(words, PEAK_LEASES)) Atomics.store(words, PEAK_LEASES, leases);
+    this.#lastUse[0] = now;
+    return true;
+  }
+
+  /** Adds a lease for a caller who holds one already, whatever the state: draining waits for both. */
+  retain(): void {
+    if (Atomics.add(this.#words, LEASES, 1) > 0) return;
+    Atomics.sub(this.#words, LEASES, 1);
+    throw new TypeError("A lease was retained that is not held.");
+  }
+
+  /** Returns a lease. Throws if none is out: then the caller's counting is broken. */
+  release(now: number): void {
+    this.#lastUse[0] = now;
+    this.#giveBack();
+  }
+
+  #giveBack(): void {
+    const before = Atomics.sub(this.#words, LEASES, 1);
+    if (before <= 0) {
+      Atomics.add(this.#words, LEASES, 1);
+      throw new TypeError("A lease was released that was never taken.");
+    }
+    if (before === 1 && Atomics.load(this.#words, STATE) !== LifeState.READY) this.#onUnused();
+  }
+
+  /** The writer's: opens or closes admission. Leases that are out stay out. */
+  moveTo(state: LifeState): void {
+    Atomics.store(this.#words, STATE, state);
+  }
+}

@@ -1,0 +1,71 @@
+import type { EngineOptions, ModelProfile, ResolvedModel } from "../backends/backend.js";
+import type { ModelSupervisorError } from "../errors.js";
+import type { Capability, Mode, ModelId, ModelInfo, ModelSource, Placement, Status, UnloadReason } from "../model.js";
+import type { LiveModel } from "./live-model.js";
+
+/** What the caller asked for at declaration or load; kept, so that the model can be loaded again. */
+export interface LoadSettings {
+  readonly capabilities: readonly Capability[] | undefined;
+  readonly mode: Mode | undefined;
+  readonly engine: EngineOptions;
+}
+
+/** The row of one model. Frozen and replaced, never changed: a reader that keeps one keeps a consistent one. */
+export interface Entry {
+  readonly id: ModelId;
+  readonly status: Status;
+  readonly source: ModelSource;
+  readonly settings: LoadSettings;
+  readonly declared: boolean;
+  /** Tells two lives of one id apart; 0 before the first. */
+  readonly incarnation: number;
+  readonly model: ResolvedModel | undefined;
+  readonly profile: ModelProfile | undefined;
+  /** Set while the status is `ready` or `unloading`. */
+  readonly live: LiveModel | undefined;
+  readonly error: ModelSupervisorError | undefined;
+  readonly loadedAt: number | undefined;
+  /** Set while the status is `unloading`. */
+  readonly unloadReason: UnloadReason | undefined;
+}
+
+/** The memory that one incarnation has claimed. It outlives the row where the memory does. */
+export interface Reservation {
+  readonly modelId: ModelId;
+  readonly incarnation: number;
+  readonly placement: Placement;
+  /** Bytes of `placement.ram` that are a file mapping, which the system counts as free. */
+  readonly mappedBytes: number;
+  /** False while it is a claim of a load under way; true once the engine has reported what it holds. */
+  readonly measured: boolean;
+  /** The backing that holds the memory, once there is one. */
+  readonly live: LiveModel | undefined;
+}
+
+/** The public view of a row, without handles. */
+export function infoOf(entry: Entry, reservation: Reservation | undefined): ModelInfo {
+  const { live, profile } = entry;
+  return {
+    id: entry.id,
+    status: entry.status,
+    mode: profile?.mode,
+    capabilities: profile?.capabilities ?? [],
+    source: entry.source,
+    sizeBytes: entry.model?.sizeBytes,
+    placement: reservation?.placement ?? {},
+    measured: reservation?.measured ?? false,
+    contextSize: profile?.contextSize,
+    parallel: profile?.parallel,
+    declared: entry.declared,
+    incarnation: entry.incarnation,
+    leases: live?.block.leases ?? 0,
+    queued: live?.backing.queued() ?? 0,
+    ...(entry.error && { error: errorInfo(entry.error) }),
+    loadedAt: entry.loadedAt,
+    lastUsedAt: live?.block.lastUsedAt,
+  };
+}
+
+function errorInfo({ name, code, message, retryable }: ModelSupervisorError) {
+  return { name, code, message, retryable };
+}

@@ -1,0 +1,83 @@
+import type { DeviceInfo, ModelId } from "../model.js";
+import { LifeState } from "./control-block.js";
+import type { Entry, Reservation } from "./entry.js";
+
+/** What every caller may do with the table: read it, synchronously, without asking the manager. */
+export interface ModelTable {
+  get(id: ModelId): Entry | undefined;
+  entries(): Iterable<Entry>;
+  defaultId(): ModelId | undefined;
+  reservation(id: ModelId, incarnation: number): Reservation | undefined;
+  reservations(): Iterable<Reservation>;
+  /** The machine's memory pools, as last seen at the start or a load. */
+  devices(): readonly DeviceInfo[];
+}
+
+/** What only the manager holds. */
+export interface TableWriter {
+  /** Sets the row and opens or closes admission to match its status. */
+  put(entry: Entry): Entry;
+  delete(id: ModelId): void;
+  setDefault(id: ModelId | undefined): void;
+  setDevices(devices: readonly DeviceInfo[]): void;
+  nextIncarnation(): number;
+  reserve(reservation: Reservation): void;
+  unreserve(id: ModelId, incarnation: number): void;
+}
+
+/**
+ * One table, two views: the reader cannot write, by type and at run time.
+ * The writer's counter and the reservations outlive a restart of the manager, because the memory does.
+ */
+export function createModelTable(devices: readonly DeviceInfo[]): { table: ModelTable; writer: TableWriter } {
+  const rows = new Map<ModelId, Entry>();
+  const reserved = new Map<string, Reservation>();
+  let defaultId: ModelId | undefined;
+  let seenDevices = devices;
+  let incarnations = 0;
+
+  const closeAdmission = (entry: Entry | undefined) => entry?.live?.block.moveTo(LifeState.CLOSED);
+
+  return {
+    table: {
+      get: (id) => rows.get(id),
+      entries: () => rows.values(),
+      defaultId: () => defaultId,
+      reservation: (id, incarnation) => reserved.get(incarnationKey(id, incarnation)),
+      reservations: () => reserved.values(),
+      devices: () => seenDevices,
+    },
+    writer: {
+      put(entry) {
+        const before = rows.get(entry.id);
+        if (before?.live !== entry.live) closeAdmission(before);
+        const row = Object.freeze({ ...entry });
+        rows.set(entry.id, row);
+        row.live?.block.moveTo(row.status === "ready" ? LifeState.READY : LifeState.CLOSED);
+        return row;
+      },
+      delete(id) {
+        closeAdmission(rows.get(id));
+        rows.delete(id);
+      },
+      setDefault(id) {
+        defaultId = id;
+      },
+      setDevices(now) {
+        seenDevices = now;
+      },
+      nextIncarnation: () => ++incarnations,
+      reserve(reservation) {
+        reserved.set(incarnationKey(reservation.modelId, reservation.incarnation), Object.freeze({ ...reservation }));
+      },
+      unreserve(id, incarnation) {
+        reserved.delete(incarnationKey(id, incarnation));
+      },
+    },
+  };
+}
+
+/** `chat#3`: one life of one id; also in the names of its actors. */
+export function incarnationKey(id: ModelId, incarnation: number): string {
+  return `${id}#${incarnation}`;
+}

@@ -1,0 +1,187 @@
+import type { Backend, Backing, BackingExit, Estimate, MemoryNeed, ModelProfile, ResolvedModel, StartContext, StartSpec } from "../backends/backend.js";
+import { SourceUnavailableError } from "../errors.js";
+import type { Capability, DeviceInfo, ModelId, ModelSource } from "../model.js";
+import { FakeBacking } from "./fake-backing.js";
+import { Gate } from "./gate.js";
+
+/** A pretended model. Sizes are bytes; everything has a default. */
+export interface FakeModel extends Partial<MemoryNeed> {
+  /** Default: generate, chat, embed and rank. */
+  readonly supports?: readonly Capability[];
+  /** Default: generate and chat, as far as supported; else all of `supports`. */
+  readonly defaultCapabilities?: readonly Capability[];
+  readonly trainedContextSize?: number;
+  /** What it answers. Default: "one two three four five six seven eight". */
+  readonly reply?: string | ((prompt: string) => string);
+  /** What the engine reports after the load. Default: what was estimated. */
+  readonly measured?: Partial<MemoryNeed>;
+}
+
+/** Where a test can hold a fake model or make it fail. `token` is before each word of an answer. */
+export type FakeStep = "resolve" | "estimate" | "start" | "generate" | "token" | "embed" | "rank" | "dispose";
+
+export interface FakeBackendOptions {
+  /** Known sources; any other is `source_unavailable`. Default: every source is known, with the defaults of {@link FakeModel}. */
+  readonly models?: Readonly<Record<ModelSource, FakeModel>>;
+  /** Default 16 GiB. */
+  readonly ramBytes?: number;
+  /** Memory of each pretended GPU. Default: none. */
+  readonly gpuBytes?: readonly number[];
+}
+
+const DEFAULT_REPLY = "one two three four five six seven eight";
+
+interface Rule {
+  readonly step: FakeStep;
+  readonly source: ModelSource | undefined;
+  readonly pass: (signal: AbortSignal | undefined) => Promise<void>;
+}
+
+/**
+ * An engine without an engine, for tests of code that uses the supervisor: instant by default, and every outcome can be
+ * driven. Steps can be held or failed per source; backings can be made to crash; the machine's memory is pretended.
+ *
+ * @example
+ * const backend = new FakeBackend();
+ * const gate = backend.hold("start", "a.gguf");
+ * await using models = await ModelSupervisor.start({ backend });
+ * const loading = models.load("a", "a.gguf");
+ * await gate.arrived();
+ * gate.open();
+ * await loading;
+ */
+export class FakeBackend implements Backend {
+  readonly name = "fake";
+  readonly #options: FakeBackendOptions;
+  readonly #rules: Rule[] = [];
+  readonly #live = new Map<FakeBacking, StartSpec>();
+  /** What has happened, step by step: `start a`, `dispose a`, for each backing. */
+  readonly log: string[] = [];
+  /** Disposals while a request ran on the backing. A correct caller keeps this at 0. */
+  disposalsInFlight = 0;
+  /** The most copies of one source that were ever alive together. */
+  maxLiveCopies = 0;
+  /** The last spec and context that a load came with. */
+  lastStart: { readonly spec: StartSpec; readonly maxThreads: number } | undefined;
+  /** Devices as the manager is told; may be changed at any time. Set to an error to make the call reject. */
+  deviceList: readonly DeviceInfo[] | Error;
+
+  constructor(options: FakeBackendOptions = {}) {
+    this.#options = options;
+    const { ramBytes = 16 * 1024 ** 3, gpuBytes = [] } = options;
+    this.deviceList = [
+      { device: "ram", name: "fake RAM", totalBytes: ramBytes, freeBytes: ramBytes },
+      ...gpuBytes.map((bytes, index) => ({ device: `gpu:${index}`, name: `fake GPU ${index}`, totalBytes: bytes, freeBytes: bytes }) as const),
+    ];
+  }
+
+  /** Holds everyone who comes to this step (of this source, or of any) until the gate lets them go. */
+  hold(step: FakeStep, source?: ModelSource, options: { readonly ignoreAbort?: boolean } = {}): Gate {
+    const gate = new Gate();
+    this.#rules.push({ step, source, pass: (signal) => gate.enter(options.ignoreAbort ? undefined : signal) });
+    return gate;
+  }
+
+  /** Makes this step fail, from now on or (`times`) so many times. */
+  fail(step: FakeStep, error: unknown, source?: ModelSource, times = Infinity): void {
+    let left = times;
+    this.#rules.push({
+      step,
+      source,
+      pass: async () => {
+        if (left-- > 0) throw error;
+      },
+    });
+  }
+
+  /** Ends the backing of this model as a crash. */
+  crash(modelId: ModelId, exit: Partial<Omit<Extract<BackingExit, { reason: "crashed" }>, "reason">> = {}): void {
+    const backing = [...this.#live].findLast(([, spec]) => spec.modelId === modelId)?.[0];
+    if (backing === undefined) throw new TypeError(`No backing of model "${modelId}" is alive.`);
+    backing.crash({ cause: new Error("crashed by the test"), ...exit });
+  }
+
+  /** Backings that were started and not disposed. */
+  get liveCopies(): number {
+    return this.#live.size;
+  }
+
+  /** Requests that run now, on all backings. */
+  get requestsInFlight(): number {
+    return [...this.#live.keys()].reduce((sum, backing) => sum + backing.requestsInFlight, 0);
+  }
+
+  async devices(): Promise<readonly DeviceInfo[]> {
+    if (this.deviceList instanceof Error) throw this.deviceList;
+    return this.deviceList;
+  }
+
+  async resolve(source: ModelSource, _options: unknown, signal: AbortSignal): Promise<ResolvedModel> {
+    await this.#step("resolve", source, signal);
+    const model = this.#model(source);
+    const supports = model.supports ?? ["generate", "chat", "embed", "rank"];
+    const talks = supports.filter((capability) => capability === "generate" || capability === "chat");
+    return {
+      source,
+      sizeBytes: model.ramBytes ?? 1,
+      supports,
+      defaultCapabilities: model.defaultCapabilities ?? (talks.length > 0 ? talks : supports),
+      trainedContextSize: model.trainedContextSize ?? 4096,
+    };
+  }
+
+  async estimate({ source }: ResolvedModel, profile: ModelProfile): Promise<Estimate> {
+    await this.#step("estimate", source);
+    const gpuLayers = typeof profile.gpuLayers === "number" ? profile.gpuLayers : this.#gpuCount() > 0 ? 99 : 0;
+    return { ...this.#need(source, gpuLayers), gpuLayers };
+  }
+
+  async start(spec: StartSpec, { signal, onProgress, maxThreads }: StartContext): Promise<Backing> {
+    const { source } = spec.model;
+    await this.#step("start", source, signal);
+    signal.throwIfAborted();
+    onProgress(1);
+    this.lastStart = { spec, maxThreads };
+    const { reply = DEFAULT_REPLY, measured } = this.#model(source);
+    const backing = new FakeBacking(spec, {
+      memory: { ...this.#need(source, spec.gpuLayers), ...measured },
+      reply: typeof reply === "string" ? () => reply : reply,
+      step: (step, stepSignal) => this.#step(step, source, stepSignal),
+      onDisposed: (requestsInFlight) => {
+        this.#live.delete(backing);
+        this.log.push(`dispose ${spec.modelId}`);
+        if (requestsInFlight > 0) this.disposalsInFlight += 1;
+      },
+    });
+    this.#live.set(backing, spec);
+    this.log.push(`start ${spec.modelId}`);
+    const copies = [...this.#live.values()].filter((other) => other.model.source === source).length;
+    this.maxLiveCopies = Math.max(this.maxLiveCopies, copies);
+    return backing;
+  }
+
+  #model(source: ModelSource): FakeModel {
+    const { models } = this.#options;
+    const model = models === undefined ? {} : models[source];
+    if (model === undefined) throw new SourceUnavailableError(source, "the fake backend has no such model");
+    return model;
+  }
+
+  /** Without layers on a GPU everything is RAM, as with a real engine. */
+  #need(source: ModelSource, gpuLayers: number): MemoryNeed {
+    const { ramBytes = 0, gpuWeightsBytes = 0, gpuContextBytes = 0, mappedBytes = 0 } = this.#model(source);
+    if (gpuLayers > 0) return { ramBytes, gpuWeightsBytes, gpuContextBytes, mappedBytes };
+    return { ramBytes: ramBytes + gpuWeightsBytes + gpuContextBytes, gpuWeightsBytes: 0, gpuContextBytes: 0, mappedBytes };
+  }
+
+  #gpuCount(): number {
+    return this.deviceList instanceof Error ? 0 : this.deviceList.length - 1;
+  }
+
+  async #step(step: FakeStep, source: ModelSource, signal?: AbortSignal): Promise<void> {
+    for (const rule of this.#rules) {
+      if (rule.step === step && (rule.source === undefined || rule.source === source)) await rule.pass(signal);
+    }
+    signal?.throwIfAborted();
+  }
+}

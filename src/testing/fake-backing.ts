@@ -1,0 +1,215 @@
+import type { Backing, BackingExit, BackingRequest, Completion, MemoryNeed, Sampling, StartSpec } from "../backends/backend.js";
+import { ContextLengthExceededError, InvalidOptionError, QueueFullError } from "../errors.js";
+import type { ChatMessage, FinishReason } from "../inference.js";
+import type { Capability } from "../model.js";
+
+/** What a fake model is made of; see {@link FakeModel}. */
+export interface FakeBackingScript {
+  readonly memory: MemoryNeed;
+  readonly reply: (prompt: string) => string;
+  /** Passes a step of this model: it may be held there, or made to fail. */
+  readonly step: (step: "generate" | "token" | "embed" | "rank" | "dispose", signal?: AbortSignal) => Promise<void>;
+  readonly onDisposed: (requestsInFlight: number) => void;
+}
+
+const VECTOR_SIZE = 16;
+
+/** A backing without an engine: answers are words of a script, vectors come from the letters of the text. */
+export class FakeBacking implements Backing {
+  readonly exited: Promise<BackingExit>;
+  readonly native: { readonly fake: true; readonly modelId: string };
+  readonly generate?: NonNullable<Backing["generate"]>;
+  readonly chat?: NonNullable<Backing["chat"]>;
+  readonly embed?: NonNullable<Backing["embed"]>;
+  readonly rank?: NonNullable<Backing["rank"]>;
+  readonly #spec: StartSpec;
+  readonly #script: FakeBackingScript;
+  readonly #waiting: { start(): void; fail(error: unknown): void }[] = [];
+  readonly #crashes = new Set<(error: unknown) => void>();
+  readonly #vocabulary = new Map<string, number>();
+  #running = 0;
+  #exit: (exit: BackingExit) => void = () => undefined;
+  #disposal: Promise<void> | undefined;
+
+  constructor(spec: StartSpec, script: FakeBackingScript) {
+    this.#spec = spec;
+    this.#script = script;
+    this.native = { fake: true, modelId: spec.modelId };
+    this.exited = new Promise((resolve) => {
+      this.#exit = resolve;
+    });
+    const has = (capability: Capability) => spec.profile.capabilities.includes(capability);
+    if (has("generate")) this.generate = (prompt, sampling, request) => this.#generate(prompt, sampling, request);
+    if (has("chat")) this.chat = (messages, sampling, request) => this.#generate(chatText(messages), sampling, request);
+    if (has("embed")) this.embed = (texts, request) => this.#embed(texts, request);
+    if (has("rank")) this.rank = (query, documents, request) => this.#rank(query, documents, request);
+  }
+
+  get requestsInFlight(): number {
+    return this.#running;
+  }
+
+  memory(): MemoryNeed {
+    return this.#script.memory;
+  }
+
+  queued(): number {
+    return this.#waiting.length;
+  }
+
+  /** Ends the backing as a crash: `exited` settles, then everything in flight rejects with `cause`. */
+  crash(exit: Omit<Extract<BackingExit, { reason: "crashed" }>, "reason">): void {
+    this.#exit({ reason: "crashed", ...exit });
+    for (const waiting of this.#waiting.splice(0)) waiting.fail(exit.cause);
+    for (const fail of [...this.#crashes]) fail(exit.cause);
+  }
+
+  async tokenize(text: string): Promise<number[]> {
+    return words(text).map((word) => {
+      const id = this.#vocabulary.get(word) ?? this.#vocabulary.size;
+      this.#vocabulary.set(word, id);
+      return id;
+    });
+  }
+
+  async detokenize(tokens: readonly number[]): Promise<string> {
+    const known = [...this.#vocabulary.keys()];
+    const unknown = tokens.find((token) => token >= known.length);
+    if (unknown !== undefined) throw new InvalidOptionError("tokens", `token ids below ${known.length}`, unknown);
+    return tokens.map((token) => known[token]).join("");
+  }
+
+  dispose(): Promise<void> {
+    this.#disposal ??= this.#dispose();
+    return this.#disposal;
+  }
+
+  async #dispose(): Promise<void> {
+    const requestsInFlight = this.#running;
+    await this.#script.step("dispose");
+    this.#script.onDisposed(requestsInFlight);
+    this.#exit({ reason: "disposed" });
+  }
+
+  async #generate(prompt: string, sampling: Sampling, request: BackingRequest): Promise<Completion> {
+    const { modelId, profile } = this.#spec;
+    const promptTokens = words(prompt).length;
+    const room = profile.contextSize - promptTokens;
+    const maxTokens = sampling.maxTokens ?? Math.min(512, room);
+    if (room < 1 || maxTokens > room) {
+      throw new ContextLengthExceededError(modelId, profile.contextSize, promptTokens, sampling.maxTokens);
+    }
+    return this.#inSlot(request, async (signal) => {
+      request.phase = "prefill";
+      await this.#script.step("generate", signal);
+      request.phase = "decode";
+      let text = "";
+      let completionTokens = 0;
+      let finishReason: FinishReason = "stop";
+      for (const word of words(this.#script.reply(prompt))) {
+        if (completionTokens === maxTokens) {
+          finishReason = "length";
+          break;
+        }
+        await this.#script.step("token", signal);
+        const cut = firstStop(text + word, sampling.stop);
+        completionTokens += 1;
+        const piece = cut === undefined ? word : (text + word).slice(text.length, cut);
+        text += piece;
+        if (piece !== "") request.onPart?.({ type: "text", text: piece });
+        if (cut === undefined) continue;
+        finishReason = "stop-sequence";
+        break;
+      }
+      const timings = { queueMs: 0, prefillMs: 0, decodeMs: 0, timeToFirstTokenMs: 0 };
+      return { text, finishReason, usage: { promptTokens, completionTokens, cachedTokens: 0 }, timings };
+    });
+  }
+
+  #embed(texts: readonly string[], request: BackingRequest) {
+    const empty = texts.findIndex((text) => text === "");
+    if (empty !== -1) return Promise.reject(new InvalidOptionError(`texts.${empty}`, "a non-empty text", ""));
+    return this.#inSlot(request, async (signal) => {
+      await this.#script.step("embed", signal);
+      return { embeddings: texts.map(vectorOf), promptTokens: texts.reduce((sum, text) => sum + words(text).length, 0) };
+    });
+  }
+
+  #rank(query: string, documents: readonly string[], request: BackingRequest) {
+    return this.#inSlot(request, async (signal) => {
+      await this.#script.step("rank", signal);
+      const wanted = vectorOf(query);
+      const scores = documents.map((document) =>
+        vectorOf(document).reduce((sum, value, index) => sum + value * (wanted[index] ?? 0), 0),
+      );
+      return { scores, promptTokens: words(query).length };
+    });
+  }
+
+  /** Runs when a slot is free, as a real backing does: bounded queue, first come first served, a crash ends it. */
+  async #inSlot<T>(request: BackingRequest, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    const { modelId, profile } = this.#spec;
+    if (this.#running >= profile.parallel) {
+      if (this.#waiting.length >= profile.maxQueue) throw new QueueFullError(modelId, profile.maxQueue, this.#waiting.length);
+      await this.#queue(request.signal);
+    }
+    this.#running += 1;
+    const crash = new AbortController();
+    const fail = (error: unknown) => crash.abort(error);
+    const forward = () => crash.abort(request.signal.reason);
+    request.signal.addEventListener("abort", forward, { once: true });
+    this.#crashes.add(fail);
+    try {
+      request.signal.throwIfAborted();
+      return await work(crash.signal);
+    } finally {
+      request.signal.removeEventListener("abort", forward);
+      this.#crashes.delete(fail);
+      this.#running -= 1;
+      this.#waiting.shift()?.start();
+    }
+  }
+
+  #queue(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const place = { start: resolve, fail: reject };
+      this.#waiting.push(place);
+      signal.addEventListener(
+        "abort",
+        () => {
+          const index = this.#waiting.indexOf(place);
+          if (index === -1) return;
+          this.#waiting.splice(index, 1);
+          reject(signal.reason);
+        },
+        { once: true },
+      );
+    });
+  }
+}
+
+/** Words with the space before them, so that joined they are the text again. */
+function words(text: string): string[] {
+  return text.match(/\s*\S+|\s+$/g) ?? [];
+}
+
+function chatText(messages: readonly ChatMessage[]): string {
+  return messages.map((message) => message.content).join(" ");
+}
+
+/** Where the first stop sequence begins. */
+function firstStop(text: string, stops: readonly string[]): number | undefined {
+  const found = stops.map((stop) => text.indexOf(stop)).filter((index) => index !== -1);
+  return found.length === 0 ? undefined : Math.min(...found);
+}
+
+/** A vector of length 1 that depends on the letters of the text only. */
+function vectorOf(text: string): number[] {
+  const counts = Array.from({ length: VECTOR_SIZE }, () => 0);
+  for (const letter of text) {
+    const index = (letter.codePointAt(0) ?? 0) % VECTOR_SIZE;
+    counts[index] = (counts[index] ?? 0) + 1;
+  }
+  const norm = Math.hypot(...counts) || 1;
+  return counts.map((count) => count / norm);
+}

@@ -1,0 +1,3 @@
+export { FakeBackend } from "./fake-backend.js";
+export type { FakeBackendOptions, FakeModel, FakeStep } from "./fake-backend.js";
+export { Gate } from "./gate.js";

@@ -1,0 +1,20 @@
+import { expect, it } from "vitest";
+import { startTestSupervisor, rejection } from "./support/test-supervisor.js";
+it("smoke", async () => {
+  const { models, backend } = await startTestSupervisor({ models: [{ id: "a", source: "a.gguf" }] });
+  expect(models.info("a")?.status).toBe("loading");
+  await models.ready();
+  expect((await models.generate("a", "hi")).text).toBe("one two three four five six seven eight");
+  let text = "";
+  for await (const piece of models.stream("a", "x")) text += piece + "|";
+  console.log(text, models.list(), models.memory(), JSON.stringify(models.tree()));
+  await models.load("b", "b.gguf", { mode: "direct", capabilities: ["embed", "rank"], default: true });
+  console.log(await models.embed("@default", "hello"), (await models.rank("b", "abc", ["xyz", "cab"])).results);
+  console.log(await rejection(models.generate("b", "x")));
+  console.log(await rejection(models.load("c", "x", { contextsize: 4 } as object)));
+  backend.crash("a");
+  console.log(await rejection(models.generate("a", "x")));
+  await models.unload("a");
+  await models.unload("b");
+  console.log(models.list(), backend.log);
+});
