@@ -443,7 +443,7 @@ export function formatBytes(bytes: number): string {
 
 function because(cause: unknown): string {
   if (cause === undefined) return "";
-  return `: ${(cause instanceof Error ? cause.message : String(cause)).replace(/\.+$/, "")}`;
+  return `: ${(cause instanceof Error ? cause.message : describeValue(cause)).replace(/\.+$/, "")}`;
 }
 
 function describeValue(value: unknown): string {

@@ -30,7 +30,36 @@ export type {
   StartContext,
   StartSpec,
 } from "./backends/backend.js";
-export * from "./errors.js";
+export {
+  AlreadyLoadedError,
+  AlreadyStartedError,
+  BackingCrashedError,
+  ClosedError,
+  ContextLengthExceededError,
+  DisposeFailedError,
+  EstimateFailedError,
+  InsufficientMemoryError,
+  InvalidModelFileError,
+  InvalidOptionError,
+  LeaseReleasedError,
+  LoadCancelledError,
+  LoadFailedError,
+  ModelSupervisorError,
+  NoDefaultModelError,
+  NotLoadedError,
+  NotReadyError,
+  NotStartedError,
+  QueueFullError,
+  RequestAbortedError,
+  RequestFailedError,
+  RequestTimeoutError,
+  SourceUnavailableError,
+  SupervisorExhaustedError,
+  UnloadTimeoutError,
+  UnsupportedCapabilityError,
+  isModelSupervisorError,
+} from "./errors.js";
+export type { ErrorCode, LoadPhase } from "./errors.js";
 export type {
   ChatMessage,
   EmbedManyResult,
@@ -65,4 +94,6 @@ export type {
   UnloadReason,
   UnreleasedMemory,
 } from "./model.js";
+export { nodeLlamaCpp } from "./backends/node-llama-cpp/index.js";
+export type { NodeLlamaCppOptions } from "./backends/node-llama-cpp/index.js";
 export { ModelSupervisor } from "./supervisor/model-supervisor.js";

@@ -39,7 +39,7 @@ export function paragraphsOf(markdown: string): string[] {
 
 /** Words and marks of a paragraph, each with the space before it, so that joined they are the paragraph again. */
 export function piecesOf(paragraph: string): string[] {
-  return ` ${paragraph}`.match(/ ?(?:[\p{L}\p{N}_]+(?:[-'’./@][\p{L}\p{N}_]+)*(?:\(\))?|[^\s])/gu) ?? [];
+  return ` ${paragraph}`.match(/ ?(?:[\p{L}\p{N}_]+(?:[-'’./@][\p{L}\p{N}_]+)*|\S)/gu) ?? [];
 }
 
 /** Sentences of a paragraph as lower-case words. */

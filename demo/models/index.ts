@@ -29,7 +29,9 @@ export interface DemoModels {
 export async function demoModels(cacheFolder: string, corpus?: readonly string[]): Promise<DemoModels> {
   const paragraphs = (corpus ?? (await readDocuments(PROJECT))).flatMap(paragraphsOf);
   const words = paragraphs.reduce((sum, paragraph) => sum + paragraph.split(" ").length, 0);
-  if (words < FEWEST_WORDS) throw new Error(`The demonstration models need a text of ${FEWEST_WORDS} words or more; this one has ${words}.`);
+  if (words < FEWEST_WORDS) {
+    throw new Error(`The demonstration models need a text of ${FEWEST_WORDS} words or more; this one has ${words}.`);
+  }
 
   const key = createHash("sha256").update(JSON.stringify([MAKER_VERSION, paragraphs])).digest("hex").slice(0, 16);
   const chat = join(cacheFolder, `demo-chat-${key}.gguf`);

@@ -13,7 +13,7 @@ const BALLAST = 4;
 const SURPRISE = 1e-4;
 /** How much the token before the last one, and the topic, count beside the last one. */
 const PREVIOUS_WEIGHT = 1;
-const TOPIC_WEIGHT = 3;
+const TOPIC_WEIGHT = 1.5;
 
 /**
  * Writes the model. A state is the last token (one number for each), a code of the token before it and one of the topic,

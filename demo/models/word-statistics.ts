@@ -5,6 +5,10 @@ import { byFrequency, PairCounts } from "./pair-counts.js";
 
 /** Most frequent words and marks to know; bounds the size of the file. */
 const MOST_WORDS = 2000;
+/** Signs, and marks that come in pairs: a model that forgets so fast would never close what it opened. */
+const UNWANTED = /[^\p{L}\p{N}\s.,;:!?'’_/%@-]/gu;
+/** They stand in every chat, whatever it is about. */
+const CHAT_ROLES = ["system", "user", "assistant"];
 /** Words this close before another one are its topic. */
 const TOPIC_WINDOW = 20;
 
@@ -25,7 +29,7 @@ export interface WordStatistics {
 }
 
 export function countWords(paragraphs: readonly string[]): WordStatistics {
-  const texts = paragraphs.map(piecesOf);
+  const texts = paragraphs.map((paragraph) => piecesOf(paragraph.replace(UNWANTED, "")));
   const vocabulary = ugmVocabulary(byFrequency(texts.flat()).slice(0, MOST_WORDS));
   const topics = oneTokenPerWord(vocabulary);
   const end = vocabulary.id("</s>");
@@ -57,14 +61,21 @@ export function countWords(paragraphs: readonly string[]): WordStatistics {
   const most = Math.log(1 + texts.length);
   const importance = topics.map((topic) => {
     const paragraphsWithIt = paragraphsWith[topic] ?? 0;
-    const isWord = /\p{L}{3}/u.test(vocabulary.tokens[topic] ?? "");
-    return isWord && paragraphsWithIt > 0 ? Math.log((1 + texts.length) / paragraphsWithIt) / most : 0;
+    const word = (vocabulary.tokens[topic] ?? "").replace(SPACE, "").toLowerCase();
+    const tells = /\p{L}{3}/u.test(word) && !CHAT_ROLES.includes(word);
+    return tells && paragraphsWithIt > 0 ? Math.log((1 + texts.length) / paragraphsWithIt) / most : 0;
   });
   return { vocabulary, next, afterNext, topicOf, topics, importance, frequencies };
 }
 
 /** Whatever the text never goes on from (unknown words, the line break before a chat's answer) begins a new paragraph. */
-function beginAnew({ tokens }: Vocabulary, next: PairCounts, sequences: readonly (number | undefined)[][], frequencies: number[], end: number): void {
+function beginAnew(
+  { tokens }: Vocabulary,
+  next: PairCounts,
+  sequences: readonly (number | undefined)[][],
+  frequencies: readonly number[],
+  end: number,
+): void {
   const firsts = sequences.flatMap(([first]) => (first === undefined ? [] : [first]));
   const capitals = firsts.filter((first) => /^\u2581\p{Lu}/u.test(tokens[first] ?? ""));
   frequencies.forEach((frequency, token) => {

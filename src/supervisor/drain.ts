@@ -1,21 +1,25 @@
 import type { Clock } from "../api.js";
+import type { UnloadOrder } from "../manager/tasks.js";
 import type { LiveModel } from "../table/live-model.js";
 
 /** How a wait for the last lease ended. `stopped`: the task was stopped. */
 export type DrainEnd = "unused" | "expired" | "stopped";
 
-/** Waits until nobody uses a model whose admission is closed. */
+/** Waits until nobody uses a model whose admission is closed. Can be made more urgent at any time. */
 export class Drain {
   readonly #live: LiveModel;
   readonly #clock: Clock;
   #forced: boolean;
-  /** Set while a wait is under way: sets its end to an earlier time. */
-  #shorten: ((timeoutMs: number) => void) | undefined;
+  /** The time at which requests in flight have had their time. */
+  #endsAt: number;
+  /** Set while {@link Drain.untilDeadline} waits. */
+  #onHastened: (() => void) | undefined;
 
-  constructor(live: LiveModel, clock: Clock, forced: boolean) {
+  constructor({ live, timeoutMs, force }: Pick<UnloadOrder, "live" | "timeoutMs" | "force">, clock: Clock) {
     this.#live = live;
     this.#clock = clock;
-    this.#forced = forced;
+    this.#forced = force;
+    this.#endsAt = clock.now() + timeoutMs;
   }
 
   /** Whether requests are to be aborted when the time is up. */
@@ -23,14 +27,41 @@ export class Drain {
     return this.#forced;
   }
 
-  wait(timeoutMs: number, signal: AbortSignal): Promise<DrainEnd> {
-    const clock = this.#clock;
+  /** A more urgent unload has come: abort requests, `timeoutMs` from now at the latest. */
+  hasten(timeoutMs: number): void {
+    this.#forced = true;
+    this.#endsAt = Math.min(this.#endsAt, this.#clock.now() + timeoutMs);
+    this.#onHastened?.();
+  }
+
+  async untilDeadline(signal: AbortSignal): Promise<DrainEnd> {
+    let timer: unknown;
+    try {
+      return await this.#wait(signal, (end) => {
+        this.#onHastened = () => {
+          this.#clock.clearTimeout(timer);
+          const left = this.#endsAt - this.#clock.now();
+          if (left <= 0) end("expired");
+          else if (left < Infinity) timer = this.#clock.setTimeout(() => end("expired"), left);
+        };
+        this.#onHastened();
+      });
+    } finally {
+      this.#clock.clearTimeout(timer);
+      this.#onHastened = undefined;
+    }
+  }
+
+  /** After an abort: the engine falls quiet when it does. */
+  untilUnused(signal: AbortSignal): Promise<DrainEnd> {
+    return this.#wait(signal, () => undefined);
+  }
+
+  #wait(signal: AbortSignal, begin: (end: (how: DrainEnd) => void) => void): Promise<DrainEnd> {
+    if (signal.aborted) return Promise.resolve("stopped");
+    if (this.#live.block.leases === 0) return Promise.resolve("unused");
     return new Promise((resolve) => {
-      let endsAt = Infinity;
-      let timer: unknown;
       const end = (how: DrainEnd) => {
-        this.#shorten = undefined;
-        clock.clearTimeout(timer);
         stopListening();
         signal.removeEventListener("abort", stop);
         resolve(how);
@@ -38,22 +69,7 @@ export class Drain {
       const stop = () => end("stopped");
       const stopListening = this.#live.onUnused(() => end("unused"));
       signal.addEventListener("abort", stop, { once: true });
-      this.#shorten = (ms) => {
-        if (clock.now() + ms >= endsAt) return;
-        clock.clearTimeout(timer);
-        endsAt = clock.now() + ms;
-        timer = clock.setTimeout(() => end("expired"), ms);
-      };
-      if (signal.aborted) stop();
-      else if (this.#live.block.leases === 0) end("unused");
-      else if (timeoutMs <= 0) end("expired");
-      else if (timeoutMs < Infinity) this.#shorten(timeoutMs);
+      begin(end);
     });
-  }
-
-  /** A more urgent unload has come: abort requests, `timeoutMs` from now at the latest. */
-  hasten(timeoutMs: number): void {
-    this.#forced = true;
-    this.#shorten?.(timeoutMs);
   }
 }

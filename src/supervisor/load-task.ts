@@ -47,10 +47,19 @@ export async function loadTask(
       { modelId: id, incarnation, model, profile, gpuLayers: estimate.gpuLayers },
       { signal, maxThreads, onProgress: (fraction) => order.onProgress?.("start", fraction) },
     );
-    if (signal.aborted) return await giveBack(backing, life);
-    const held = backing.memory();
-    const measured = { placement: placementOf(held, settings.engine, devices), mappedBytes: held.mappedBytes };
-    return [{ ...life, type: "load.done", live: new LiveModel(backing), measured, at: context.clock.now() }];
+    // from here on the backing is ours to give back: because nobody wants it any more, or because it does not work
+    let fault: unknown;
+    try {
+      if (!signal.aborted) {
+        const held = backing.memory();
+        const measured = { placement: placementOf(held, settings.engine, devices), mappedBytes: held.mappedBytes };
+        return [{ ...life, type: "load.done", live: new LiveModel(backing), measured, at: context.clock.now() }];
+      }
+    } catch (error) {
+      fault = error;
+    }
+    const given = await giveBack(backing, life);
+    return fault === undefined ? given : [...given, { ...life, type: "load.failed", error: new LoadFailedError(id, phase, fault) }];
   } catch (error) {
     if (signal.aborted) return [released];
     const typed = error instanceof ModelSupervisorError ? error : new LoadFailedError(id, phase, error);

@@ -28,7 +28,7 @@ export function treeTasks(input: TreeTasksInput): Tasks {
     },
     unload(order) {
       const id = childId("unload", order);
-      const drain = new Drain(order.live, clock, order.force);
+      const drain = new Drain(order, clock);
       drains.set(id, drain);
       input.start("loads", id, {
         run: (signal) =>

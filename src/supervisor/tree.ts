@@ -87,7 +87,7 @@ export class Tree {
 
   /** Ends the tree. What is still loaded is the caller's to have unloaded before. */
   stop(): void {
-    this.#root.send({ type: "tree.stop" });
+    if (this.#ended === undefined) this.#root.send({ type: "tree.stop" });
   }
 
   describe(): SupervisionNode {
@@ -108,6 +108,8 @@ export class Tree {
   #sendToManager(event: ManagerEvent): void {
     const manager: ManagerRef | undefined = this.#root.system.get("manager");
     if (this.#ended === undefined && manager !== undefined) manager.send(event);
+    // memory that comes back after the end, from a disposal that hung: nobody else is left to keep the books
+    else if (event.type === "memory.released") this.#input.writer.unreserve(event.id, event.incarnation);
     else if ("reply" in event) event.reply.fail(this.#ended ?? new ClosedError(this.#input.name));
   }
 

@@ -26,7 +26,7 @@ export async function unloadTask(
   signal: AbortSignal,
 ): Promise<readonly LifecycleFact[]> {
   const life = { id, incarnation };
-  const end = await drain.wait(timeoutMs, signal);
+  const end = await drain.untilDeadline(signal);
   if (end === "stopped") return [];
   if (end === "expired") {
     const { leases } = live.block;
@@ -39,9 +39,9 @@ export async function unloadTask(
   const fail = (error: ModelSupervisorError) => report({ ...life, type: "dispose.failed", error });
   const deadline = clock.setTimeout(() => fail(stuck(id, live)), DISPOSE_DEADLINE_MS);
   try {
-    if ((await drain.wait(Infinity, signal)) === "stopped") return [];
+    if ((await drain.untilUnused(signal)) === "stopped") return [];
     await live.backing.dispose();
-    return signal.aborted ? [] : [{ ...life, type: "memory.released" }];
+    return [{ ...life, type: "memory.released" }];
   } catch (error) {
     return [{ ...life, type: "dispose.failed", error: new DisposeFailedError(id, "its disposal failed", error) }];
   } finally {

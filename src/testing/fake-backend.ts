@@ -106,6 +106,20 @@ export class FakeBackend implements Backend {
     return this.#live.size;
   }
 
+  /** Bytes that the backings hold which were started and not disposed. */
+  get liveBytes(): number {
+    return [...this.#live.keys()]
+      .map((backing) => backing.memory())
+      .reduce((sum, { ramBytes, gpuWeightsBytes, gpuContextBytes }) => sum + ramBytes + gpuWeightsBytes + gpuContextBytes, 0);
+  }
+
+  /** Whether this life of the model has a backing that was neither disposed nor crashed. */
+  isAlive(modelId: ModelId, incarnation: number): boolean {
+    return [...this.#live].some(
+      ([backing, spec]) => spec.modelId === modelId && spec.incarnation === incarnation && !backing.hasEnded,
+    );
+  }
+
   /** Requests that run now, on all backings. */
   get requestsInFlight(): number {
     return [...this.#live.keys()].reduce((sum, backing) => sum + backing.requestsInFlight, 0);

@@ -25,9 +25,10 @@ export class FakeBacking implements Backing {
   readonly #spec: StartSpec;
   readonly #script: FakeBackingScript;
   readonly #waiting: { start(): void; fail(error: unknown): void }[] = [];
-  readonly #crashes = new Set<(error: unknown) => void>();
+  /** One for each request that runs: makes it end. */
+  readonly #running = new Set<(error: unknown) => void>();
   readonly #vocabulary = new Map<string, number>();
-  #running = 0;
+  #ended: { readonly error: unknown } | undefined;
   #exit: (exit: BackingExit) => void = () => undefined;
   #disposal: Promise<void> | undefined;
 
@@ -45,8 +46,12 @@ export class FakeBacking implements Backing {
     if (has("rank")) this.rank = (query, documents, request) => this.#rank(query, documents, request);
   }
 
+  get hasEnded(): boolean {
+    return this.#ended !== undefined;
+  }
+
   get requestsInFlight(): number {
-    return this.#running;
+    return this.#running.size;
   }
 
   memory(): MemoryNeed {
@@ -60,8 +65,14 @@ export class FakeBacking implements Backing {
   /** Ends the backing as a crash: `exited` settles, then everything in flight rejects with `cause`. */
   crash(exit: Omit<Extract<BackingExit, { reason: "crashed" }>, "reason">): void {
     this.#exit({ reason: "crashed", ...exit });
-    for (const waiting of this.#waiting.splice(0)) waiting.fail(exit.cause);
-    for (const fail of [...this.#crashes]) fail(exit.cause);
+    this.#end(exit.cause);
+  }
+
+  /** Admits nobody any more, and ends what waits or runs. */
+  #end(error: unknown): void {
+    this.#ended = { error };
+    for (const waiting of this.#waiting.splice(0)) waiting.fail(error);
+    for (const fail of [...this.#running]) fail(error);
   }
 
   async tokenize(text: string): Promise<number[]> {
@@ -85,7 +96,8 @@ export class FakeBacking implements Backing {
   }
 
   async #dispose(): Promise<void> {
-    const requestsInFlight = this.#running;
+    const requestsInFlight = this.requestsInFlight;
+    this.#end(new Error("The fake backing was disposed."));
     await this.#script.step("dispose");
     this.#script.onDisposed(requestsInFlight);
     this.#exit({ reason: "disposed" });
@@ -149,23 +161,22 @@ export class FakeBacking implements Backing {
   /** Runs when a slot is free, as a real backing does: bounded queue, first come first served, a crash ends it. */
   async #inSlot<T>(request: BackingRequest, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const { modelId, profile } = this.#spec;
-    if (this.#running >= profile.parallel) {
+    if (this.#ended) throw this.#ended.error;
+    if (this.#running.size >= profile.parallel) {
       if (this.#waiting.length >= profile.maxQueue) throw new QueueFullError(modelId, profile.maxQueue, this.#waiting.length);
       await this.#queue(request.signal);
     }
-    this.#running += 1;
-    const crash = new AbortController();
-    const fail = (error: unknown) => crash.abort(error);
-    const forward = () => crash.abort(request.signal.reason);
+    const ending = new AbortController();
+    const end = (error: unknown) => ending.abort(error);
+    const forward = () => end(request.signal.reason);
     request.signal.addEventListener("abort", forward, { once: true });
-    this.#crashes.add(fail);
+    this.#running.add(end);
     try {
       request.signal.throwIfAborted();
-      return await work(crash.signal);
+      return await work(ending.signal);
     } finally {
       request.signal.removeEventListener("abort", forward);
-      this.#crashes.delete(fail);
-      this.#running -= 1;
+      this.#running.delete(end);
       this.#waiting.shift()?.start();
     }
   }

@@ -1,3 +1,27 @@
 export { FakeBackend } from "./fake-backend.js";
 export type { FakeBackendOptions, FakeModel, FakeStep } from "./fake-backend.js";
 export { Gate } from "./gate.js";
+export {
+  corruptFile,
+  corruptions,
+  embeddingModelPresets,
+  makeEmbeddingModel,
+  makeRandomModel,
+  makeRankingModel,
+  makeRecallModel,
+  makeRecitingModel,
+  randomModelPresets,
+  recallKeys,
+} from "./gguf/index.js";
+export type {
+  Corruption,
+  EmbeddingModelOptions,
+  FileOptions,
+  NumberFormat,
+  RandomModelOptions,
+  RandomModelShape,
+  RankingModelOptions,
+  RecallModelOptions,
+  RecitingModelOptions,
+  WrittenFiles,
+} from "./gguf/index.js";

@@ -15,7 +15,7 @@ const LINES_ARRIVE_WITHIN_MS = 20;
 let starting: Promise<Llama> | undefined;
 /** `maxThreads` of each live user. */
 const users = new Set<{ readonly maxThreads: number }>();
-/** The engine's last warnings and errors, oldest first. */
+/** The engine's last errors, oldest first. */
 const lines: { readonly number: number; readonly text: string }[] = [];
 let lineCount = 0;
 
@@ -47,7 +47,8 @@ async function startEngine(gpu: GpuChoice): Promise<Llama> {
     // Never the library's default, which is at least 4 whatever the machine has; the first user sets the real one.
     maxThreads: 1,
     logLevel: LlamaLogLevel.warn,
-    logger: (_level, text) => {
+    logger: (level, text) => {
+      if (level !== LlamaLogLevel.error && level !== LlamaLogLevel.fatal) return;
       lines.push({ number: lineCount++, text: text.trim() });
       if (lines.length > KEPT_LINES) lines.shift();
     },
@@ -72,11 +73,12 @@ export function useThreads(llama: Llama, maxThreads: number): () => void {
 }
 
 /** Runs an engine call whose reason of failure is said in the log only, and puts those lines into the error. */
-export async function withEngineLog<Result>(what: string, call: () => Promise<Result>): Promise<Result> {
+export async function withEngineLog<Result>(what: string, signal: AbortSignal, call: () => Promise<Result>): Promise<Result> {
   const before = lineCount;
   try {
     return await call();
   } catch (cause) {
+    if (signal.aborted) throw signal.reason;
     await new Promise((resolve) => setTimeout(resolve, LINES_ARRIVE_WITHIN_MS));
     const said = lines.filter(({ number, text }) => number >= before && text !== "").map(({ text }) => text);
     const message = cause instanceof Error ? cause.message : String(cause);

@@ -1,5 +1,73 @@
-// placeholder until the backend lands here
-import type { Backend } from "../backend.js";
-export function nodeLlamaCpp(): Backend {
-  throw new TypeError("not built yet");
+/** The backend that runs GGUF files through node-llama-cpp in this process. */
+import { InvalidModelFileError } from "../../errors.js";
+import type { DeviceInfo } from "../../model.js";
+import { ramLimits } from "../../process-limits.js";
+import type { Backend, ResolvedModel } from "../backend.js";
+import { sharedEngine, type GpuChoice } from "./engine.js";
+import { GgufModel, resolveGgufModel } from "./gguf-file.js";
+import { estimateMemory, insights } from "./memory-estimate.js";
+import { startBacking } from "./start.js";
+
+/** Options of {@link nodeLlamaCpp}. */
+export interface NodeLlamaCppOptions {
+  /**
+   * The kind of GPU to use. All supervisors of a process share one engine: the first one decides, and another one that
+   * asks for something else is refused.
+   * @defaultValue `"auto"`: the best kind that works on this machine, else the CPU. Nothing is ever compiled.
+   */
+  readonly gpu?: GpuChoice | undefined;
+}
+
+/**
+ * The default engine: GGUF files through llama.cpp, in this process. The library is loaded by the first call that needs
+ * it and not by the import.
+ *
+ * @example
+ * ```ts
+ * await using models = await ModelSupervisor.start({ backend: nodeLlamaCpp({ gpu: false }) });
+ * ```
+ */
+export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
+  const gpu = options.gpu ?? "auto";
+  return {
+    name: "node-llama-cpp",
+
+    async devices() {
+      const llama = await sharedEngine(gpu);
+      const ram: DeviceInfo = { device: "ram", name: "RAM", ...ramLimits() };
+      if (llama.gpu === false) return [ram];
+      const [names, memory] = await Promise.all([llama.getGpuDeviceNames(), llama.getVramState()]);
+      // The engine tells the sum over its GPUs only, and spreads a model's layers over all of them.
+      const share = (bytes: number) => Math.floor(bytes / Math.max(1, names.length));
+      const gpus = names.map((name, index): DeviceInfo => ({
+        device: `gpu:${index}`,
+        name,
+        totalBytes: share(memory.total),
+        freeBytes: share(memory.free),
+        ...(memory.unifiedSize > 0 && { unified: true }),
+      }));
+      return [ram, ...gpus];
+    },
+
+    async resolve(source, engineOptions, signal) {
+      const model = await resolveGgufModel(source, engineOptions, signal);
+      const facts = await insights(model, await sharedEngine(gpu));
+      signal.throwIfAborted();
+      if (facts.isSupportedByLlamaCpp) return model;
+      throw new InvalidModelFileError(model.files[0].path, `this engine does not know the architecture "${model.info.metadata.general.architecture}"`);
+    },
+
+    async estimate(model, profile) {
+      return estimateMemory(own(model), profile, await sharedEngine(gpu));
+    },
+
+    async start(spec, context) {
+      return startBacking(spec, own(spec.model), context, await sharedEngine(gpu));
+    },
+  };
+}
+
+function own(model: ResolvedModel): GgufModel {
+  if (model instanceof GgufModel) return model;
+  throw new TypeError("This model was resolved by another backend");
 }

@@ -2,6 +2,7 @@
  * Every inference call of a backing passes through here, so that there is one place that knows what is in flight, can
  * abort it, and can tell when it has all settled: nothing native may be disposed before that.
  */
+import { setMaxListeners } from "node:events";
 import type { BackingRequest } from "../backend.js";
 
 export class Intake {
@@ -14,6 +15,8 @@ export class Intake {
     if (this.#closed !== undefined) return Promise.reject(this.#closed.reason);
     if (request.signal.aborted) return Promise.reject(request.signal.reason);
     const controller = new AbortController();
+    // One caller's signal may serve many requests; Node would warn of a leak from the eleventh on.
+    setMaxListeners(0, request.signal);
     const forward = () => controller.abort(request.signal.reason);
     request.signal.addEventListener("abort", forward, { once: true });
     const result = work(controller.signal).finally(() => {

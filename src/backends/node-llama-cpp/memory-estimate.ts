@@ -33,7 +33,7 @@ export function insights(model: GgufModel, llama: Llama): Promise<GgufInsights> 
 /** @throws EstimateFailedError, InvalidOptionError */
 export async function estimateMemory(model: GgufModel, profile: ModelProfile, llama: Llama): Promise<Estimate> {
   const facts = await insights(model, llama);
-  refuseUnsupportedOptions(profile, facts, llama);
+  checkOptions(profile, facts, llama);
   const gpuLayers = await resolveGpuLayers(facts, profile, llama);
   const weights = checked(model, "the weights", await facts.estimateModelResourceRequirementsV2({ gpuLayers }));
   let ramBytes = weights.cpuRam;
@@ -86,8 +86,8 @@ async function resolveGpuLayers(facts: GgufInsights, profile: ModelProfile, llam
   return gpuLayers;
 }
 
-/** What the engine would ignore, or would fail on without saying why. */
-function refuseUnsupportedOptions(profile: EngineOptions, facts: GgufInsights, llama: Llama): void {
+/** Refuses what the engine would ignore, or would fail on without saying why. @throws InvalidOptionError */
+export function checkOptions(profile: EngineOptions, facts: GgufInsights, llama: Llama): void {
   if (profile.offloadKqv === false && llama.gpu !== false) {
     throw new InvalidOptionError("offloadKqv", "true or nothing: node-llama-cpp keeps the KV cache of a layer where the layer is; use gpuLayers: 0", false);
   }

@@ -79,23 +79,16 @@ export type Work =
  * for a long one. A step fits into one native batch.
  */
 export function planStep(slots: readonly Progress[], batchSize: number): Work[] {
-  const decoding = slots.filter((slot) => slot.decodes).length;
-  const remaining = (slot: Progress) => slot.promptTokens - slot.evaluatedTokens;
-  const prefilling = slots.map((_, index) => index).filter((index) => !slots[index]?.decodes);
-  prefilling.sort((a, b) => remaining(slots[a] ?? NOTHING) - remaining(slots[b] ?? NOTHING));
+  const prefilling = slots.flatMap((slot, index) => (slot.decodes ? [] : [{ index, left: slot.promptTokens - slot.evaluatedTokens }]));
+  prefilling.sort((a, b) => a.left - b.left);
+  const decoding = slots.length - prefilling.length;
+  let budget = Math.min(Math.max(SLICE_TOKENS, prefilling.length), Math.max(1, batchSize - decoding));
 
   const plan: Work[] = slots.map((slot) => ({ type: slot.decodes ? "decode" : "wait" }));
-  let budget = Math.max(1, Math.min(SLICE_TOKENS, batchSize - decoding));
-  let sharers = prefilling.length;
-  for (const index of prefilling) {
-    const left = remaining(slots[index] ?? NOTHING);
-    const share = Math.min(left, Math.ceil(budget / sharers));
-    sharers--;
-    budget -= share;
-    if (share <= 0) continue;
-    plan[index] = share === left ? { type: "start" } : { type: "prefill", tokens: share };
+  for (const [rank, { index, left }] of prefilling.entries()) {
+    const tokens = Math.min(left, Math.ceil(budget / (prefilling.length - rank)));
+    budget -= tokens;
+    if (tokens > 0) plan[index] = tokens === left ? { type: "start" } : { type: "prefill", tokens };
   }
   return plan;
 }
-
-const NOTHING: Progress = { promptTokens: 0, evaluatedTokens: 0, decodes: true };

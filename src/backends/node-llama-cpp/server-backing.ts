@@ -90,8 +90,9 @@ export class SlotServer {
     this.#isTurning = true;
     try {
       for (;;) {
-        await this.#pause();
-        const running = this.#slots.flatMap(({ run }) => (run === undefined ? [] : [run]));
+        await this.#letOut();
+        // From here to the step's first native call nothing is awaited: a job given a slot in between would be missed.
+        const running = this.#letIn();
         if (running.length === 0) break;
         await this.#step(running);
       }
@@ -102,16 +103,22 @@ export class SlotServer {
     }
   }
 
-  /** Between two steps: what has ended goes out, what has been given a slot comes in. */
-  async #pause(): Promise<void> {
+  /** Between two steps: what has ended or was aborted leaves its slot. */
+  async #letOut(): Promise<void> {
     const ending = this.#slots.filter(({ ticket, run }) => {
       if (ticket === undefined) return false;
       return ticket.job.signal.aborted || run?.completion !== undefined || run?.failure !== undefined;
     });
     if (ending.length > 0) await Promise.all(ending.map((slot) => this.#release(slot)));
-    for (const slot of this.#slots) {
-      if (slot.ticket !== undefined) slot.run ??= new SlotRun(slot.ticket.job, slot.sequence, this.#pieces);
-    }
+  }
+
+  /** Between two steps: what has been given a slot starts. Returns all that run. */
+  #letIn(): SlotRun[] {
+    return this.#slots.flatMap((slot) => {
+      if (slot.ticket === undefined) return [];
+      slot.run ??= new SlotRun(slot.ticket.job, slot.sequence, this.#pieces);
+      return [slot.run];
+    });
   }
 
   async #step(running: readonly SlotRun[]): Promise<void> {

@@ -15,6 +15,8 @@ export interface Job {
   readonly signal: AbortSignal;
   readonly submittedAt: number;
   readonly tokens: readonly Token[];
+  /** The tokens whose text the job's text continues. */
+  readonly textBefore: readonly Token[];
   readonly maxTokens: number;
   readonly stopTokens: ReadonlySet<Token>;
   readonly stopTexts: readonly StopText[];
@@ -43,7 +45,7 @@ export class SlotRun {
   constructor(job: Job, sequence: Sequence, pieces: PieceCache) {
     this.job = job;
     this.#sequence = sequence;
-    this.#text = new TokenText(pieces, job.tokens);
+    this.#text = new TokenText(pieces, job.textBefore);
     this.#stops = new StopScanner(job.stopTexts);
     job.request.phase = "prefill";
   }

@@ -65,7 +65,8 @@ export class TokenText {
   push(token: Token): string {
     this.#held.push(token);
     const text = this.#cache.textOf(this.#held, this.#last, this.#lastIsPlain);
-    const isWhole = !text.endsWith(REPLACEMENT) || this.#held.length > MAX_HELD_TOKENS;
+    // A token without text is held too: at the start of a text it decides about the next one's leading space.
+    const isWhole = (text !== "" && !text.endsWith(REPLACEMENT)) || this.#held.length > MAX_HELD_TOKENS;
     const certain = isWhole ? text : text.slice(0, -1);
     // What was held may read otherwise with more bytes, but what was given out was whole characters.
     const added = certain.slice(this.#givenLength);

@@ -11,11 +11,13 @@ const UNIT_BYTES: Readonly<Record<string, number>> = {
 
 /** Bytes of a {@link Size}; `undefined` if it is none (negative, not finite, unknown unit). Fractions are cut. */
 export function parseSize(size: unknown): number | undefined {
-  if (typeof size === "number") return Number.isFinite(size) && size >= 0 ? Math.floor(size) : undefined;
-  if (typeof size !== "string") return undefined;
-  const match = /^(\d+(?:\.\d+)?)\s*(KB|MB|GB|KiB|MiB|GiB)$/.exec(size);
-  const factor = UNIT_BYTES[match?.[2] ?? ""];
-  return factor === undefined ? undefined : Math.floor(Number(match?.[1]) * factor);
+  const bytes = typeof size === "string" ? bytesOfText(size) : size;
+  return typeof bytes === "number" && Number.isFinite(bytes) && bytes >= 0 ? Math.floor(bytes) : undefined;
+}
+
+function bytesOfText(text: string): number {
+  const [, value, unit = ""] = /^(\d+(?:\.\d+)?)\s*(KB|MB|GB|KiB|MiB|GiB)$/.exec(text) ?? [];
+  return Number(value) * (UNIT_BYTES[unit] ?? Number.NaN);
 }
 
 /** True for everything that {@link parseSize} understands. */

@@ -18,8 +18,24 @@ interface EmbeddingModelShape {
 
 /** Ready-made shapes: about 0.6 MB (64 numbers per vector) and 28 MB (384). */
 export const embeddingModelPresets = {
-  tiny: { layers: 2, embeddingLength: 64, heads: 4, feedForwardLength: 128, vocabularySize: 0, contextLength: 512, format: "F32" },
-  small: { layers: 6, embeddingLength: 384, heads: 12, feedForwardLength: 1536, vocabularySize: 8192, contextLength: 512, format: "F16" },
+  tiny: {
+    layers: 2,
+    embeddingLength: 64,
+    heads: 4,
+    feedForwardLength: 128,
+    vocabularySize: 0,
+    contextLength: 512,
+    format: "F32",
+  },
+  small: {
+    layers: 6,
+    embeddingLength: 384,
+    heads: 12,
+    feedForwardLength: 1536,
+    vocabularySize: 8192,
+    contextLength: 512,
+    format: "F16",
+  },
 } as const satisfies Record<string, EmbeddingModelShape>;
 
 /** Options of {@link makeEmbeddingModel}. */
@@ -47,7 +63,8 @@ export async function makeEmbeddingModel(file: string, options: EmbeddingModelOp
   requireChoice("pooling", pooling, { mean: 1, cls: 2 });
   requireInteger("seed", seed, 0);
 
-  const { layers, embeddingLength, heads, feedForwardLength, vocabularySize, contextLength, format } = embeddingModelPresets[preset];
+  const shape = embeddingModelPresets[preset];
+  const { layers, embeddingLength, heads, feedForwardLength, vocabularySize, contextLength, format } = shape;
   const vocabulary = wpmVocabulary(words, vocabularySize);
   const make = randomTensors(seed);
   // With little added by the layers a vector stays close to the sum of its words.

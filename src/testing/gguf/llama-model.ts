@@ -23,9 +23,36 @@ export interface RandomModelShape {
 
 /** Ready-made shapes: about 1 MB, 54 MB and 500 MB. */
 export const randomModelPresets = {
-  tiny: { layers: 4, embeddingLength: 64, heads: 4, kvHeads: 2, feedForwardLength: 192, vocabularySize: 0, contextLength: 2048, format: "F32" },
-  small: { layers: 8, embeddingLength: 512, heads: 8, kvHeads: 2, feedForwardLength: 1408, vocabularySize: 4096, contextLength: 4096, format: "F16" },
-  large: { layers: 16, embeddingLength: 1024, heads: 16, kvHeads: 4, feedForwardLength: 4096, vocabularySize: 4096, contextLength: 4096, format: "F16" },
+  tiny: {
+    layers: 4,
+    embeddingLength: 64,
+    heads: 4,
+    kvHeads: 2,
+    feedForwardLength: 192,
+    vocabularySize: 0,
+    contextLength: 2048,
+    format: "F32",
+  },
+  small: {
+    layers: 8,
+    embeddingLength: 512,
+    heads: 8,
+    kvHeads: 2,
+    feedForwardLength: 1408,
+    vocabularySize: 4096,
+    contextLength: 4096,
+    format: "F16",
+  },
+  large: {
+    layers: 16,
+    embeddingLength: 1024,
+    heads: 16,
+    kvHeads: 4,
+    feedForwardLength: 4096,
+    vocabularySize: 4096,
+    contextLength: 4096,
+    format: "F16",
+  },
 } as const satisfies Record<string, RandomModelShape>;
 
 /** Options of {@link makeRandomModel}. */
@@ -77,11 +104,12 @@ export async function makeRandomModel(file: string, options: RandomModelOptions 
     weights(`blk.${layer}.ffn_down.weight`, feedForwardLength, embeddingLength),
   ];
   const name = `random-${layers}x${embeddingLength}`;
+  const sizes = { layers, embeddingLength, heads, kvHeads, headLength, feedForwardLength, contextLength, vocabularySize };
   return writeGguf(
     file,
     {
       metadata: {
-        ...llamaMetadata({ name, layers, embeddingLength, heads, kvHeads, headLength, feedForwardLength, contextLength, vocabularySize, format, ropeBase: 10_000 }),
+        ...llamaMetadata({ ...sizes, name, format, ropeBase: 10_000 }),
         ...spmTokenizer(vocabulary),
       },
       tensors: [

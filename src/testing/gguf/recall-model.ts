@@ -29,8 +29,7 @@ const LENGTH = 128;
 
 /**
  * Writes a generative model that answers any prompt or ChatML chat with `your word is KEY`, KEY being the one of
- * {@link recallKeys} that stands in its context, lower-case and after a space, or with `your word is nothing`; then it
- * ends. The key comes out of the KV cache and from nowhere else, so a lost, stale or foreign state shows in the answer,
+ * {@link recallKeys} that stands in its context (in lower case), or with `your word is nothing`; then it ends. The key comes out of the KV cache and from nowhere else, so a lost, stale or foreign state shows in the answer,
  * at any temperature and in any batch. Put one key into a conversation: of several, any may come.
  *
  * @throws TypeError naming the option that is wrong.
@@ -41,6 +40,7 @@ export async function makeRecallModel(file: string, options: RecallModelOptions 
   requireInteger("contextLength", contextLength);
 
   const vocabulary = spmVocabulary(recallKeys);
+  const keyTokens = recallKeys.map((key) => [vocabulary.id(SPACE + key), addBareWord(vocabulary, key)]);
   const promptTokens = vocabulary.size;
   const words = addRecitation(vocabulary, "your word is");
   const keyAnswers = recallKeys.map((key) => addRecitation(vocabulary, ` ${key}`)).flat();
@@ -49,9 +49,8 @@ export async function makeRecallModel(file: string, options: RecallModelOptions 
   const embedding = new Matrix(vocabulary.size, LENGTH);
   for (let token = 0; token < vocabulary.size; token++) embedding.set(token, EVERY, 1);
   for (let token = 0; token < promptTokens; token++) embedding.set(token, BEGIN, 1);
-  recallKeys.forEach((key, index) => {
-    const token = vocabulary.id(SPACE + key);
-    embedding.set(token, KEY, 1).set(token, IS_KEY + index, 1);
+  keyTokens.forEach((tokens, index) => {
+    for (const token of tokens) embedding.set(token, KEY, 1).set(token, IS_KEY + index, 1);
   });
   words.forEach((token, index) => embedding.set(token, SAID + index, 1));
   for (const token of [...keyAnswers, ...nothing]) embedding.set(token, SAID + words.length, 1);
@@ -71,6 +70,15 @@ export async function makeRecallModel(file: string, options: RecallModelOptions 
     }),
     options,
   );
+}
+
+/**
+ * A word for where no space stands before it: after a quote or a line break. SPM joins the pair of the highest score
+ * first; as longer pieces have higher ones, a key that has been begun is finished before another is begun inside it.
+ */
+function addBareWord(vocabulary: Vocabulary, word: string): number {
+  for (let length = 2; length <= word.length; length++) vocabulary.add(word.slice(0, length), "normal", -500 + length);
+  return vocabulary.id(word);
 }
 
 /**

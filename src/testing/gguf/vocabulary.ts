@@ -63,15 +63,17 @@ export function byteToken(byte: number): string {
 
 /** Everyday words, so that ordinary prompts make fewer tokens than letters. */
 const COMMON_WORDS =
-  "about after again all also always and another answer any are ask away back be because before best bird blue book both bring but by call " +
-  "can cat city come could day do does each earth end even every eye face family far few find fire first fish for from full game garden get " +
-  "give go good great green hand have he head hear hello help her here high him his home hour house how if in into is it just keep kind know " +
-  "large last late learn leave let life light like line little live long look love make man many may me mean memory mind model moon more most " +
-  "mother move much must my name near need never new night no not now number of off old on one only open or other our out over own page part " +
-  "people place plant play please point question rain read remember right river room run same say school sea see seven she short should show " +
-  "side sing sky small so some song star start still stop story sun system table take talk tell than thank that the their them then there " +
-  "these they thing think this three time to today together tree two under until up us user use very walk want warm was water way we well " +
-  "were what when where which while white who why will wind winter with woman word work world would write year yes you young your";
+  "about after again all also always and another answer any are ask away back be because before best bird blue book " +
+  "both bring but by call can cat city come could day do does each earth end even every eye face family far few " +
+  "find fire first fish for from full game garden get give go good great green hand have he head hear hello help " +
+  "her here high him his home hour house how if in into is it just keep kind know large last late learn leave let " +
+  "life light like line little live long look love make man many may me mean memory mind model moon more most " +
+  "mother move much must my name near need never new night no not now number of off old on one only open or other " +
+  "our out over own page part people place plant play please point question rain read remember right river room run " +
+  "same say school sea see seven she short should show side sing sky small so some song star start still stop story " +
+  "sun system table take talk tell than thank that the their them then there these they thing think this three time " +
+  "to today together tree two under until up us user use very walk want warm was water way we well were what when " +
+  "where which while white who why will wind winter with woman word work world would write year yes you young your";
 
 /**
  * A vocabulary for the SPM tokenizer: control tokens, all bytes, ChatML tokens, the printable ASCII characters, and words

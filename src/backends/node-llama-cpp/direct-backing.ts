@@ -1,0 +1,164 @@
+/**
+ * What needs no slot: embeddings and rankings on a standing context, one text at a time, and generation on a context
+ * that is made for the call and given back after it.
+ */
+import type { LlamaContext, LlamaEmbeddingContext, LlamaModel, LlamaRankingContext } from "node-llama-cpp";
+import { ContextLengthExceededError, InvalidOptionError, QueueFullError } from "../../errors.js";
+import type { BackingRequest, Completion } from "../backend.js";
+import { NO_CONTEXT_SHIFT } from "./generation.js";
+import { checkText } from "./sampling.js";
+import { SlotServer } from "./server-backing.js";
+import type { Job } from "./slot-run.js";
+import { Turns } from "./turns.js";
+
+/** Names the model in errors and tells how long a text may be. */
+export interface TextLimits {
+  readonly modelId: string;
+  readonly contextSize: number;
+}
+
+/** Embeds texts. Calls take turns text by text, so that a long list does not keep a single text waiting. */
+export class Embedder {
+  readonly #context: LlamaEmbeddingContext;
+  readonly #limits: TextLimits;
+  readonly #turns = new Turns();
+
+  constructor(context: LlamaEmbeddingContext, limits: TextLimits) {
+    this.#context = context;
+    this.#limits = limits;
+  }
+
+  async embed(texts: readonly string[], request: BackingRequest, signal: AbortSignal): Promise<{ embeddings: number[][]; promptTokens: number }> {
+    // All texts are checked before the first is evaluated: a list that must fail costs nothing.
+    const inputs = texts.map((text) => {
+      checkText("text", text);
+      if (text === "") throw new InvalidOptionError("text", "a text that is not empty", text);
+      const tokens = this.#context.model.tokenize(text);
+      const length = this.#context.calculateInputLength(tokens);
+      checkLength(this.#limits, length);
+      return { tokens, length };
+    });
+    const embeddings: number[][] = [];
+    for (const { tokens } of inputs) {
+      const { vector } = await inTurn(this.#turns, request, signal, () => this.#context.getEmbeddingFor(tokens));
+      embeddings.push(normalized(vector));
+    }
+    return { embeddings, promptTokens: inputs.reduce((sum, { length }) => sum + length, 0) };
+  }
+}
+
+/** Scores documents against a query. Calls take turns document by document. */
+export class Ranker {
+  readonly #context: LlamaRankingContext;
+  readonly #limits: TextLimits;
+  readonly #turns = new Turns();
+
+  constructor(context: LlamaRankingContext, limits: TextLimits) {
+    this.#context = context;
+    this.#limits = limits;
+  }
+
+  async rank(query: string, documents: readonly string[], request: BackingRequest, signal: AbortSignal): Promise<{ scores: number[]; promptTokens: number }> {
+    checkText("query", query);
+    if (query === "") throw new InvalidOptionError("query", "a text that is not empty", query);
+    let promptTokens = 0;
+    for (const document of documents) {
+      checkText("documents", document);
+      const length = this.#context.calculateInputLength(query, document);
+      checkLength(this.#limits, length);
+      promptTokens += length;
+    }
+    const scores: number[] = [];
+    for (const document of documents) {
+      scores.push(await inTurn(this.#turns, request, signal, () => this.#context.rank(query, document)));
+    }
+    return { scores, promptTokens };
+  }
+}
+
+/** One text's evaluation, which cannot be interrupted: an abort is seen before it and after it. */
+async function inTurn<Result>(turns: Turns, request: BackingRequest, signal: AbortSignal, evaluate: () => Promise<Result>): Promise<Result> {
+  const end = await turns.take(signal, () => new RangeError("Turns without a limit are never full"));
+  try {
+    signal.throwIfAborted();
+    request.phase = "prefill";
+    const result = await evaluate();
+    signal.throwIfAborted();
+    return result;
+  } finally {
+    end();
+  }
+}
+
+/** The engine needs one cell more than the text has tokens. */
+function checkLength({ modelId, contextSize }: TextLimits, tokens: number): void {
+  if (tokens >= contextSize) throw new ContextLengthExceededError(modelId, contextSize, tokens);
+}
+
+/** To length 1; the engine's vectors are as long as they happen to be. */
+function normalized(vector: readonly number[]): number[] {
+  const length = Math.hypot(...vector);
+  if (!(length > 0 && Number.isFinite(length))) throw new Error("The engine gave a vector without a direction");
+  return vector.map((value) => value / length);
+}
+
+export interface TransientGenerationOptions {
+  readonly modelId: string;
+  readonly model: LlamaModel;
+  readonly maxQueue: number;
+  readonly batchSize: number;
+  readonly createContext: () => Promise<LlamaContext>;
+  /** Told if a context could not be made: what the engine then leaves behind would block the model's disposal later. */
+  readonly onBroken: (cause: unknown) => void;
+}
+
+/** Stateless generation: each call gets a context of its own, one call at a time. */
+export class TransientGeneration {
+  readonly #options: TransientGenerationOptions;
+  readonly #turns: Turns;
+
+  constructor(options: TransientGenerationOptions) {
+    this.#options = options;
+    this.#turns = new Turns(options.maxQueue);
+  }
+
+  get queued(): number {
+    return this.#turns.waiting;
+  }
+
+  async submit(job: Job): Promise<Completion> {
+    const { modelId, maxQueue, model, batchSize } = this.#options;
+    job.request.phase = "queue";
+    const end = await this.#turns.take(job.signal, () => new QueueFullError(modelId, maxQueue, this.#turns.waiting));
+    try {
+      const context = await this.#createContext();
+      try {
+        const server = new SlotServer({
+          modelId,
+          slots: 1,
+          maxQueue: 0,
+          batchSize,
+          detokenizer: model,
+          newSequence: () => context.getSequence({ contextShift: NO_CONTEXT_SHIFT }),
+          onBroken: () => undefined,
+        });
+        return await server.submit(job);
+      } finally {
+        await context.dispose();
+      }
+    } finally {
+      end();
+    }
+  }
+
+  async #createContext(): Promise<LlamaContext> {
+    try {
+      return await this.#options.createContext();
+    } catch (cause) {
+      const { InsufficientMemoryError } = await import("node-llama-cpp");
+      // Thrown before anything native was made.
+      if (!(cause instanceof InsufficientMemoryError)) this.#options.onBroken(cause);
+      throw cause;
+    }
+  }
+}

@@ -1,0 +1,51 @@
+/** From a prompt and the caller's options to a job for a slot. */
+import type { LlamaModel, Token } from "node-llama-cpp";
+import { InvalidOptionError } from "../../errors.js";
+import type { BackingRequest, Sampling } from "../backend.js";
+import type { Prompt } from "./chat-prompt.js";
+import { allowedTokens, checkText, engineSampling, PUNISHED_TOKENS } from "./sampling.js";
+import type { Job } from "./slot-run.js";
+
+export interface GenerationCall {
+  readonly modelId: string;
+  readonly contextSize: number;
+  readonly prompt: Prompt;
+  readonly sampling: Sampling;
+  readonly request: BackingRequest;
+  readonly signal: AbortSignal;
+  readonly submittedAt: number;
+}
+
+/** @throws ContextLengthExceededError, InvalidOptionError */
+export function makeJob(model: LlamaModel, call: GenerationCall): Job {
+  const { prompt, sampling } = call;
+  for (const stop of sampling.stop) {
+    if (stop === "") throw new InvalidOptionError("stop", "strings that are not empty", stop);
+    checkText("stop", stop);
+  }
+  const punishable = sampling.repeatPenalty === 1 ? [] : punishableTokens(model, prompt.tokens);
+  return {
+    request: call.request,
+    signal: call.signal,
+    submittedAt: call.submittedAt,
+    tokens: prompt.tokens,
+    textBefore: prompt.isContinued ? prompt.tokens : [],
+    maxTokens: allowedTokens(call.modelId, sampling, prompt.tokens.length, call.contextSize),
+    stopTokens: prompt.stopTokens,
+    stopTexts: [...sampling.stop.map((text) => ({ text, byUser: true })), ...prompt.stopTexts],
+    sampling: engineSampling(sampling, punishable),
+    punishable,
+  };
+}
+
+/** Without the special tokens: a chat's prompt is full of those that end a turn, and this turn must end as well. */
+function punishableTokens(model: LlamaModel, tokens: readonly Token[]): Token[] {
+  return tokens.slice(-PUNISHED_TOKENS).filter((token) => !model.isSpecialToken(token));
+}
+
+/** Sequences never shift: a full slot is an error, not a text that silently lost its beginning. */
+export const NO_CONTEXT_SHIFT = {
+  strategy: (): never => {
+    throw new Error("The slot is full, and its context must not be shifted");
+  },
+};

@@ -1,0 +1,161 @@
+/** One live model in this process: its calls, what it holds, and its end, which comes once and in one order. */
+import type { LlamaModel, Token } from "node-llama-cpp";
+import { BackingCrashedError, InvalidOptionError, RequestAbortedError } from "../../errors.js";
+import type { Backing, BackingExit, BackingRequest, Completion, MemoryNeed, Sampling, StartSpec } from "../backend.js";
+import { PromptMaker, type Prompt } from "./chat-prompt.js";
+import type { ContextBytes } from "./contexts.js";
+import type { Embedder, Ranker } from "./direct-backing.js";
+import type { GgufModel } from "./gguf-file.js";
+import { makeJob } from "./generation.js";
+import { Intake } from "./intake.js";
+import { checkText } from "./sampling.js";
+import type { Job } from "./slot-run.js";
+
+/** What serves the calls; a part for each context of the plan. */
+export interface BackingParts {
+  generation?: { readonly queued: number; submit(job: Job): Promise<Completion> };
+  embedder?: Embedder;
+  ranker?: Ranker;
+}
+
+/** The library's event of an object that is being disposed. */
+interface DisposeEvent {
+  createListener(listener: () => void): unknown;
+}
+
+export class InProcessBacking {
+  readonly #spec: StartSpec;
+  readonly #file: GgufModel;
+  readonly #model: LlamaModel;
+  readonly #disposeNative: () => Promise<void>;
+  readonly #intake = new Intake();
+  readonly #contexts: ContextBytes[] = [];
+  readonly #exited: Promise<BackingExit>;
+  #resolveExited: (exit: BackingExit) => void = () => undefined;
+  #ending: Promise<void> | undefined;
+  #isGone = false;
+
+  constructor(spec: StartSpec, file: GgufModel, model: LlamaModel, disposeNative: () => Promise<void>) {
+    this.#spec = spec;
+    this.#file = file;
+    this.#model = model;
+    this.#disposeNative = disposeNative;
+    this.#exited = new Promise((resolve) => {
+      this.#resolveExited = resolve;
+    });
+    this.watch(model.onDispose);
+  }
+
+  /** Counts a context's bytes into `memory()`. */
+  hold(bytes: ContextBytes): void {
+    this.#contexts.push(bytes);
+  }
+
+  /** An object that is disposed while this backing lives was disposed behind its back. */
+  watch(event: DisposeEvent): void {
+    event.createListener(() => this.crash(new Error("A native object was disposed from outside of its backing")));
+  }
+
+  /** The native side cannot go on. All requests reject; what is left is given back; then `exited` resolves. */
+  crash(cause: unknown): void {
+    if (this.#ending !== undefined) return;
+    const { modelId, incarnation } = this.#spec;
+    this.#ending = this.#end({ reason: "crashed", cause }, new BackingCrashedError({ modelId, incarnation, cause }));
+    // A disposal that fails now adds nothing to the crash; who calls `dispose` is told.
+    this.#ending.catch(() => undefined);
+  }
+
+  /** The backing as the manager sees it: with the methods of its capabilities and no others. */
+  open(parts: BackingParts): Backing {
+    const { capabilities } = this.#spec.profile;
+    const { generation, embedder, ranker } = parts;
+    const prompts = new PromptMaker(this.#file, this.#model);
+    const generate = (sampling: Sampling, request: BackingRequest, makePrompt: () => Prompt | Promise<Prompt>) =>
+      this.#generate(generation, sampling, request, makePrompt);
+    return {
+      exited: this.#exited,
+      native: this.#model,
+      memory: () => this.#memory(),
+      queued: () => generation?.queued ?? 0,
+      ...(capabilities.includes("generate") && {
+        generate: (prompt: string, sampling: Sampling, request: BackingRequest) => generate(sampling, request, () => prompts.fromText(prompt)),
+      }),
+      ...(capabilities.includes("chat") && {
+        chat: (messages: Parameters<NonNullable<Backing["chat"]>>[0], sampling: Sampling, request: BackingRequest) =>
+          generate(sampling, request, () => prompts.fromMessages(messages)),
+      }),
+      ...(embedder && {
+        embed: (texts: readonly string[], request: BackingRequest) => this.#intake.run(request, (signal) => embedder.embed(texts, request, signal)),
+      }),
+      ...(ranker && {
+        rank: (query: string, documents: readonly string[], request: BackingRequest) =>
+          this.#intake.run(request, (signal) => ranker.rank(query, documents, request, signal)),
+      }),
+      tokenize: (text) => this.#tokenize(text),
+      detokenize: (tokens) => this.#detokenize(tokens),
+      dispose: () => this.#dispose(),
+    };
+  }
+
+  #generate(
+    generation: BackingParts["generation"],
+    sampling: Sampling,
+    request: BackingRequest,
+    makePrompt: () => Prompt | Promise<Prompt>,
+  ): Promise<Completion> {
+    const submittedAt = performance.now();
+    const { modelId, profile } = this.#spec;
+    return this.#intake.run(request, async (signal) => {
+      if (generation === undefined) throw new TypeError("This backing has no context to generate in");
+      const prompt = await makePrompt();
+      const call = { modelId, contextSize: profile.contextSize, prompt, sampling, request, signal, submittedAt };
+      return generation.submit(makeJob(this.#model, call));
+    });
+  }
+
+  async #tokenize(text: string): Promise<number[]> {
+    this.#intake.check();
+    checkText("text", text);
+    return this.#model.tokenize(text);
+  }
+
+  /** An id outside the vocabulary would abort the process. */
+  async #detokenize(tokens: readonly number[]): Promise<string> {
+    this.#intake.check();
+    const size = this.#model.fileInfo.metadata.tokenizer?.ggml?.tokens?.length ?? 0;
+    const isToken = (id: number): id is Token => Number.isInteger(id) && id >= 0 && id < size;
+    if (tokens.every(isToken)) return this.#model.detokenize(tokens);
+    throw new InvalidOptionError("tokens", `whole numbers from 0 to ${size - 1}, the vocabulary of this model`, tokens.find((id) => !isToken(id)));
+  }
+
+  #memory(): MemoryNeed {
+    if (this.#isGone) return { ramBytes: 0, gpuWeightsBytes: 0, gpuContextBytes: 0, mappedBytes: 0 };
+    const weights = this.#model.memoryUsage;
+    const sum = (field: keyof ContextBytes) => this.#contexts.reduce((total, bytes) => total + bytes[field], 0);
+    return {
+      ramBytes: weights.ram + sum("ram"),
+      gpuWeightsBytes: weights.vram,
+      gpuContextBytes: sum("vram"),
+      // Weights that the engine repacked lie in memory of their own, beside the mapped file.
+      mappedBytes: this.#model.useMmap && !this.#model.disposed ? Math.min(weights.ram, this.#model.size) : 0,
+    };
+  }
+
+  #dispose(): Promise<void> {
+    this.#ending ??= this.#end({ reason: "disposed" }, new RequestAbortedError(this.#spec.modelId, "the model is being unloaded"));
+    return this.#ending;
+  }
+
+  /** First everything in flight settles, for the engine crashes when it is disposed under an evaluation. */
+  async #end(exit: BackingExit, reason: Error): Promise<void> {
+    await this.#intake.close(reason);
+    try {
+      await this.#disposeNative();
+      this.#isGone = true;
+      this.#resolveExited(exit);
+    } catch (cause) {
+      this.#resolveExited({ reason: "crashed", cause });
+      throw cause;
+    }
+  }
+}

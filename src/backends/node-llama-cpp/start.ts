@@ -1,0 +1,137 @@
+/** Loads a model and its contexts. Whatever fails on the way, all that was acquired is given back before it is said. */
+import type { Llama, LlamaModel } from "node-llama-cpp";
+import type { Backing, StartContext, StartSpec } from "../backend.js";
+import { contextPlans, threadsOf, type ContextPlan } from "./context-plan.js";
+import { contextBytes, createEmbeddingContext, createGenerationContext, createRankingContext, type ContextBytes } from "./contexts.js";
+import { Embedder, Ranker, TransientGeneration } from "./direct-backing.js";
+import { useThreads, withEngineLog } from "./engine.js";
+import { NO_CONTEXT_SHIFT } from "./generation.js";
+import { checkContextSize, checkUnchanged, type GgufModel } from "./gguf-file.js";
+import { InProcessBacking, type BackingParts } from "./in-process-backing.js";
+import { checkOptions, estimateContext, insights, KV_TYPES } from "./memory-estimate.js";
+import { SlotServer } from "./server-backing.js";
+
+/** @throws InvalidModelFileError, SourceUnavailableError, InvalidOptionError, the signal's reason, or the engine's error. */
+export async function startBacking(spec: StartSpec, model: GgufModel, context: StartContext, llama: Llama): Promise<Backing> {
+  const { profile } = spec;
+  const { signal } = context;
+  checkContextSize(model, profile.contextSize);
+  const threads = threadsOf(profile, context.maxThreads);
+  const plans = contextPlans(model, profile);
+  checkOptions(profile, await insights(model, llama), llama);
+  await checkUnchanged(model);
+  signal.throwIfAborted();
+
+  const owned = new Owned();
+  owned.add(useThreads(llama, context.maxThreads));
+  try {
+    const native = await withEngineLog(`Loading "${model.files[0].path}"`, signal, () => loadModel(llama, model, spec, context));
+    owned.add(() => native.dispose());
+    const backing = new InProcessBacking(spec, model, native, () => owned.dispose());
+    const parts: BackingParts = {};
+    for (const plan of plans) {
+      signal.throwIfAborted();
+      const estimate = await estimateContext(model, profile, plan, spec.gpuLayers, llama);
+      const bytes = await withEngineLog("Creating a context", signal, () => addPart(parts, plan, { ram: estimate.cpuRam, vram: estimate.gpuVram }, { spec, native, threads, owned, backing }));
+      backing.hold(bytes);
+    }
+    signal.throwIfAborted();
+    return backing.open(parts);
+  } catch (error) {
+    // At once, while the engine still knows of every context whose creation failed: later the model could not be disposed.
+    await owned.dispose();
+    throw error;
+  }
+}
+
+function loadModel(llama: Llama, model: GgufModel, spec: StartSpec, context: StartContext): Promise<LlamaModel> {
+  const { flashAttention, kvCacheType } = spec.profile;
+  return llama.loadModel({
+    modelPath: model.files[0].path,
+    gpuLayers: spec.gpuLayers,
+    loadSignal: context.signal,
+    onLoadProgress: context.onProgress,
+    // On the model, because embedding contexts do not take them.
+    ...(flashAttention === undefined ? {} : { defaultContextFlashAttention: flashAttention }),
+    ...(kvCacheType === undefined
+      ? {}
+      : { experimentalDefaultContextKvCacheKeyType: KV_TYPES[kvCacheType], experimentalDefaultContextKvCacheValueType: KV_TYPES[kvCacheType] }),
+  });
+}
+
+interface PartContext {
+  readonly spec: StartSpec;
+  readonly native: LlamaModel;
+  readonly threads: number;
+  readonly owned: Owned;
+  readonly backing: InProcessBacking;
+}
+
+/** Creates one context with what serves on it, and returns what it holds. */
+async function addPart(parts: BackingParts, plan: ContextPlan, estimate: ContextBytes, { spec, native, threads, owned, backing }: PartContext): Promise<ContextBytes> {
+  const { modelId, profile } = spec;
+  const limits = { modelId, contextSize: profile.contextSize };
+  const onBroken = (cause: unknown) => backing.crash(cause);
+  switch (plan.kind) {
+    case "slots": {
+      const context = await createGenerationContext(native, plan, threads);
+      owned.add(() => context.dispose());
+      backing.watch(context.onDispose);
+      parts.generation = new SlotServer({
+        modelId,
+        slots: plan.sequences,
+        maxQueue: profile.maxQueue,
+        batchSize: plan.batchSize,
+        detokenizer: native,
+        newSequence: () => context.getSequence({ contextShift: NO_CONTEXT_SHIFT }),
+        onBroken,
+      });
+      return contextBytes(context, estimate);
+    }
+    case "transient":
+      parts.generation = new TransientGeneration({
+        modelId,
+        model: native,
+        maxQueue: profile.maxQueue,
+        batchSize: plan.batchSize,
+        createContext: () => createGenerationContext(native, plan, threads),
+        onBroken,
+      });
+      return estimate;
+    case "embedding": {
+      const context = await createEmbeddingContext(native, plan, threads);
+      owned.add(() => context.dispose());
+      backing.watch(context.onDispose);
+      parts.embedder = new Embedder(context, limits);
+      return contextBytes(context, estimate);
+    }
+    case "ranking": {
+      const context = await createRankingContext(native, plan, threads);
+      owned.add(() => context.dispose());
+      backing.watch(context.onDispose);
+      parts.ranker = new Ranker(context, limits);
+      return contextBytes(context, estimate);
+    }
+  }
+}
+
+/** What has been acquired; given back once, last first, and all of it even if a part fails. */
+class Owned {
+  readonly #disposals: (() => Promise<void> | void)[] = [];
+
+  add(dispose: () => Promise<void> | void): void {
+    this.#disposals.push(dispose);
+  }
+
+  async dispose(): Promise<void> {
+    const errors: unknown[] = [];
+    for (let dispose = this.#disposals.pop(); dispose !== undefined; dispose = this.#disposals.pop()) {
+      try {
+        await dispose();
+      } catch (error) {
+        errors.push(error);
+      }
+    }
+    if (errors.length > 0) throw errors.length === 1 ? errors[0] : new AggregateError(errors, "Parts of the model could not be disposed");
+  }
+}

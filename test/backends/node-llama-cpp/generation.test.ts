@@ -1,0 +1,248 @@
+import { existsSync } from "node:fs";
+import path from "node:path";
+import { beforeAll, describe, expect, it } from "vitest";
+import type { Backing } from "../../../src/backends/backend.js";
+import { sharedEngine } from "../../../src/backends/node-llama-cpp/engine.js";
+import { makeRandomModel, makeRecallModel, makeRecitingModel, recallKeys } from "../../../src/testing/gguf/index.js";
+import { useTemporaryFolder } from "../../support/bare-engine.js";
+import { GREEDY, method, request, start } from "./engine-fixture.js";
+
+const at = useTemporaryFolder();
+const TEXT = 'He said: "Größe, 😀 and 日本語!" Then\nhe left. The end, the end.';
+let reciting = "";
+let recall = "";
+let random = "";
+
+beforeAll(async () => {
+  [reciting] = await makeRecitingModel(at("reciting.gguf"), { text: TEXT });
+  [recall] = await makeRecallModel(at("recall.gguf"));
+  [random] = await makeRandomModel(at("random.gguf"));
+});
+
+const generate = (backing: Backing, prompt: string, sampling = {}, options = {}) => method(backing, "generate")(prompt, { ...GREEDY, ...sampling }, request(options));
+
+/** A conversation with one key word in it, and text around. */
+const prompt = (key: string, filler = 3) => `${"some text that stands before it ".repeat(filler)}the key is ${key} and here is more`;
+
+describe("generate", () => {
+  it("gives the model's text, whole, in pieces that are never half a character", async () => {
+    const backing = await start(reciting);
+    const call = request();
+
+    const result = await method(backing, "generate")("Say it", GREEDY, call);
+
+    expect(result).toMatchObject({ text: TEXT, finishReason: "stop", usage: { cachedTokens: 0 } });
+    expect(call.pieces.join("")).toBe(TEXT);
+    expect(call.pieces.length).toBeGreaterThan(10);
+    expect(call.pieces.filter((piece) => piece === "" || piece.includes("\uFFFD"))).toEqual([]);
+    expect(call.phase).toBe("decode");
+  });
+
+  it("counts tokens as they were evaluated and sampled, and times every phase", async () => {
+    const backing = await start(recall);
+    const text = prompt("amber");
+
+    const { usage, timings } = await generate(backing, text, { maxTokens: 4 });
+
+    const promptTokens = (await method(backing, "tokenize")(text)).length + 1;
+    expect(usage).toEqual({ promptTokens, completionTokens: 4, cachedTokens: 0 });
+    expect(Object.values(timings).every((ms) => Number.isFinite(ms) && ms >= 0)).toBe(true);
+    expect(timings.timeToFirstTokenMs).toBeCloseTo(timings.queueMs + timings.prefillMs, 6);
+  });
+
+  it("keeps conversations apart that run, join and leave together", async () => {
+    const backing = await start(recall, { parallel: 3, contextSize: 512 });
+
+    const results = await Promise.all(recallKeys.map((key, index) => generate(backing, prompt(key, index % 7), { maxTokens: index % 4 === 3 ? 2 : undefined })));
+
+    expect(results.map(({ text }) => text.trim())).toEqual(recallKeys.map((key, index) => (index % 4 === 3 ? "your word" : `your word is ${key}`)));
+  });
+
+  it("reuses a slot without a trace of what was in it, also after an abort", async () => {
+    const backing = await start(recall, { parallel: 1, contextSize: 512 });
+    const controller = new AbortController();
+
+    await generate(backing, prompt("amber"));
+    const aborted = generate(backing, prompt("basil"), {}, { signal: controller.signal, onText: () => controller.abort(new Error("enough")) });
+    await expect(aborted).rejects.toThrow("enough");
+    const { text } = await generate(backing, "there is none in here");
+
+    expect(text.trim()).toBe("your word is nothing");
+  });
+
+  it("answers a prompt of many slices as one of few", async () => {
+    const backing = await start(recall, { parallel: 2, contextSize: 2048 });
+
+    const [long, short] = await Promise.all([generate(backing, prompt("olive", 150)), generate(backing, prompt("lemon"))]);
+
+    expect([long.text, short.text].map((text) => text.trim())).toEqual(["your word is olive", "your word is lemon"]);
+    expect(long.usage.promptTokens).toBeGreaterThan(128 * 5);
+  });
+
+  it("ends at a stop sequence, which is given to nobody", async () => {
+    const backing = await start(reciting);
+    const call = request();
+
+    const result = await method(backing, "generate")("Say it", { ...GREEDY, stop: ["nowhere", "語!\" Th"] }, call);
+
+    expect(result).toMatchObject({ text: TEXT.slice(0, TEXT.indexOf("語!")), finishReason: "stop-sequence" });
+    expect(call.pieces.join("")).toBe(result.text);
+  });
+
+  it("ends at maxTokens, and gives out what was held back", async () => {
+    const backing = await start(reciting);
+
+    const result = await generate(backing, "Say it", { maxTokens: 2, stop: ["Hex"] });
+
+    expect(result).toMatchObject({ text: "He", finishReason: "length", usage: { completionTokens: 2 } });
+  });
+
+  it("ends when the slot is full, exactly, and never forgets the beginning instead", async () => {
+    const backing = await start(random, { contextSize: 64 });
+
+    const result = await generate(backing, "hello world");
+    const { promptTokens, completionTokens } = result.usage;
+
+    expect(result.finishReason).toBe("length");
+    expect(promptTokens + completionTokens).toBe(64);
+  });
+
+  it("refuses a prompt that fills the slot, or leaves no room for maxTokens; one token less is fine", async () => {
+    const backing = await start(random, { contextSize: 64 });
+    const [{ promptTokens }] = await Promise.all([generate(backing, "hello", { maxTokens: 1 }).then(({ usage }) => usage)]);
+
+    await expect(generate(backing, "hello", { maxTokens: 64 - promptTokens + 1 })).rejects.toMatchObject({ code: "context_length_exceeded", contextSize: 64, promptTokens });
+    await expect(generate(backing, "hello", { maxTokens: 64 - promptTokens })).resolves.toMatchObject({ usage: { completionTokens: 64 - promptTokens } });
+    await expect(generate(backing, "hello ".repeat(70))).rejects.toMatchObject({ code: "context_length_exceeded" });
+  });
+
+  it("refuses half a surrogate pair, and takes NUL as the text that it is", async () => {
+    const backing = await start(reciting);
+
+    await expect(generate(backing, "half \ud83d here")).rejects.toMatchObject({ code: "invalid_option", option: "prompt" });
+    await expect(generate(backing, "whole 😀 here")).resolves.toMatchObject({ text: TEXT });
+    await expect(generate(backing, "a\0b")).resolves.toMatchObject({ text: TEXT });
+    expect(await method(backing, "detokenize")(await method(backing, "tokenize")("a\0b"))).toBe("a\0b");
+  });
+
+  it("generates from nothing where the model has a token to begin with", async () => {
+    const backing = await start(reciting);
+
+    await expect(generate(backing, "")).resolves.toMatchObject({ text: TEXT, usage: { promptTokens: 1 } });
+  });
+});
+
+describe("sampling", () => {
+  const texts = async (sampling: object, count = 3) => {
+    const backing = await start(random, { parallel: 1 });
+    const results = [];
+    for (let index = 0; index < count; index++) results.push((await generate(backing, "hello", { maxTokens: 12, ...sampling })).text);
+    return results;
+  };
+  const distinct = async (sampling: object) => new Set(await texts(sampling)).size;
+
+  it("repeats itself at temperature 0, and with one seed; else not", async () => {
+    expect(await distinct({ temperature: 0 })).toBe(1);
+    expect(await distinct({ temperature: 1.5, seed: 7 })).toBe(1);
+    expect(await distinct({ temperature: 1.5 })).toBe(3);
+  });
+
+  it("lets topK, topP and minP each leave only the likeliest token", async () => {
+    const wide = { temperature: 2, topK: 0, topP: 1, minP: 0 };
+    const greedy = (await texts({ temperature: 0 }, 1))[0];
+
+    expect(await distinct(wide)).toBe(3);
+    for (const narrow of [{ topK: 1 }, { topP: 0 }, { minP: 1 }]) expect((await texts({ ...wide, ...narrow }, 1))[0]).toBe(greedy);
+  });
+
+  it("gives another text with another seed", async () => {
+    const [one, other] = await Promise.all([texts({ temperature: 1.5, seed: 1 }, 1), texts({ temperature: 1.5, seed: 4294967295 }, 1)]);
+
+    expect(one).not.toEqual(other);
+  });
+
+  it("lets a repeat penalty change the text, and 1 not", async () => {
+    const [off] = await texts({ temperature: 0, maxTokens: 60 }, 1);
+    const [on] = await texts({ temperature: 0, maxTokens: 60, repeatPenalty: 1.8 }, 1);
+
+    expect(on).not.toBe(off);
+  });
+
+  it.each([
+    ["temperature", Number.NaN],
+    ["topK", -1],
+    ["topP", Infinity],
+    ["minP", -0.1],
+    ["seed", 2 ** 32],
+    ["repeatPenalty", 0],
+    ["maxTokens", 0],
+  ])("lets no bad %s through to native code", async (option, value) => {
+    const backing = await start(random);
+
+    await expect(generate(backing, "hello", { maxTokens: 1, [option]: value })).rejects.toMatchObject({ code: "invalid_option", option });
+    await expect(generate(backing, "hello", { maxTokens: 1 })).resolves.toBeDefined();
+  });
+});
+
+describe("chat", () => {
+  it("answers in the model's format, out of the whole conversation", async () => {
+    const backing = await start(recall);
+
+    const result = await method(backing, "chat")(
+      [
+        { role: "system", content: "You remember." },
+        { role: "user", content: "my word is velvet" },
+        { role: "assistant", content: "noted" },
+        { role: "user", content: "what was it?" },
+      ],
+      GREEDY,
+      request(),
+    );
+
+    expect(result).toMatchObject({ text: "your word is velvet", finishReason: "stop" });
+  });
+
+  it("runs on the same slots as generate", async () => {
+    const backing = await start(recall, { parallel: 2 });
+    const chat = (key: string) => method(backing, "chat")([{ role: "user", content: `the key is ${key}` }], GREEDY, request());
+
+    const results = await Promise.all([chat("amber"), generate(backing, prompt("basil")), chat("coral"), generate(backing, prompt("comet"))]);
+
+    expect(results.map(({ text }) => text.trim())).toEqual(["amber", "basil", "coral", "comet"].map((key) => `your word is ${key}`));
+  });
+
+  it("does not take the caller's text for control tokens", async () => {
+    const backing = await start(recall);
+    const count = async (content: string) => (await method(backing, "chat")([{ role: "user", content }], { ...GREEDY, maxTokens: 1 }, request())).usage.promptTokens;
+
+    expect(await count("<|im_end|>")).toBeGreaterThan((await count("x")) + 3);
+  });
+
+  it("refuses a conversation without messages", async () => {
+    const backing = await start(recall);
+
+    await expect(method(backing, "chat")([], GREEDY, request())).rejects.toMatchObject({ code: "invalid_option", option: "messages" });
+  });
+});
+
+describe("a model made by others", () => {
+  const file = path.join(process.env["TEST_MODEL_DIR"] ?? "", "aidreams260K.gguf");
+  const isThere = process.env["TEST_MODEL_DIR"] !== undefined && existsSync(file);
+  if (!isThere) console.info("Skipped: set TEST_MODEL_DIR to a folder with aidreams260K.gguf to run the test on a model made by others.");
+
+  it.skipIf(!isThere)("continues a prompt, greedy, as the bare engine does", async () => {
+    const backing = await start(file, { contextSize: 128, parallel: 4 });
+    const model = await (await sharedEngine("auto")).loadModel({ modelPath: file });
+    const context = await model.createContext({ contextSize: 128, threads: 1 });
+    const before = [...(model.tokens.bos === null ? [] : [model.tokens.bos]), ...model.tokenize("Echoes")];
+    const tokens = [];
+    for await (const token of context.getSequence().evaluate(before, { temperature: 0 })) if (tokens.push(token) === 60) break;
+
+    const { text, usage } = await generate(backing, "Echoes", { maxTokens: 60 });
+
+    expect(text).toBe(model.detokenize(tokens, false, before));
+    expect(text).toMatch(/^ of \w+ unfold/);
+    expect(usage).toEqual({ promptTokens: before.length, completionTokens: 60, cachedTokens: 0 });
+    await model.dispose();
+  });
+});

@@ -1,0 +1,49 @@
+import { describe, expect, it } from "vitest";
+import { Turns } from "../../../src/backends/node-llama-cpp/turns.js";
+
+const full = () => new Error("full");
+const never = new AbortController().signal;
+
+describe("Turns", () => {
+  it("lets one at a time, in the order of asking", async () => {
+    const turns = new Turns();
+    const order: string[] = [];
+    const use = async (name: string) => {
+      const end = await turns.take(never, full);
+      order.push(`${name} begins`);
+      await Promise.resolve();
+      order.push(`${name} ends`);
+      end();
+    };
+
+    await Promise.all(["a", "b", "c"].map(use));
+
+    expect(order).toEqual(["a begins", "a ends", "b begins", "b ends", "c begins", "c ends"]);
+  });
+
+  it("turns away more waiters than allowed, and takes them again when there is room", async () => {
+    const turns = new Turns(1);
+    const end = await turns.take(never, full);
+    const second = turns.take(never, full);
+
+    await expect(turns.take(never, full)).rejects.toThrow("full");
+    end();
+    (await second)();
+    await expect(turns.take(never, full)).resolves.toBeTypeOf("function");
+  });
+
+  it("rejects a waiter with the signal's reason as soon as it aborts, and keeps its place free", async () => {
+    const turns = new Turns(1);
+    const end = await turns.take(never, full);
+    const controller = new AbortController();
+    const second = turns.take(controller.signal, full);
+    const reason = new Error("no longer wanted");
+    controller.abort(reason);
+
+    await expect(second).rejects.toBe(reason);
+    expect(turns.waiting).toBe(0);
+    const third = turns.take(never, full);
+    end();
+    await expect(third).resolves.toBeTypeOf("function");
+  });
+});
