@@ -101,6 +101,11 @@ export class FakeBackend implements Backend {
     backing.crash({ cause: new Error("crashed by the test"), ...exit });
   }
 
+  /** Those that were started and not disposed, oldest first. */
+  backings(): FakeBacking[] {
+    return [...this.#live.keys()];
+  }
+
   /** Backings that were started and not disposed. */
   get liveCopies(): number {
     return this.#live.size;

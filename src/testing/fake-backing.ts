@@ -18,10 +18,10 @@ const VECTOR_SIZE = 16;
 export class FakeBacking implements Backing {
   readonly exited: Promise<BackingExit>;
   readonly native: { readonly fake: true; readonly modelId: string };
-  readonly generate?: NonNullable<Backing["generate"]>;
-  readonly chat?: NonNullable<Backing["chat"]>;
-  readonly embed?: NonNullable<Backing["embed"]>;
-  readonly rank?: NonNullable<Backing["rank"]>;
+  generate?: NonNullable<Backing["generate"]>;
+  chat?: NonNullable<Backing["chat"]>;
+  embed?: NonNullable<Backing["embed"]>;
+  rank?: NonNullable<Backing["rank"]>;
   readonly #spec: StartSpec;
   readonly #script: FakeBackingScript;
   readonly #waiting: { start(): void; fail(error: unknown): void }[] = [];

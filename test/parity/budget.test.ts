@@ -348,11 +348,19 @@ describe("placement on two GPUs", () => {
     expect(small.placement).toEqual({ ram: 4_000 });
   });
 
-  it.each<{ it: string; options: LoadOptions; option: string }>([
+  interface Case {
+    readonly it: string;
+    readonly options: LoadOptions;
+    readonly option: string;
+  }
+
+  const CASES: readonly Case[] = [
     { it: "refuses a main GPU that does not exist", options: { mainGpu: 2 }, option: "mainGpu" },
     { it: "refuses more weights than there are GPUs", options: { tensorSplit: [1, 1, 1] }, option: "tensorSplit" },
     { it: "refuses a tensor split that leaves out every GPU", options: { tensorSplit: [0, 0] }, option: "tensorSplit" },
-  ])("$it", async ({ options, option }) => {
+  ];
+
+  it.each(CASES.map((row) => [row.it, row] as const))("%s", async (_, { options, option }) => {
     const { models } = await startTestSupervisor({ fake: TWO_GPUS });
 
     const refused = await rejection(models.load("x", "large.gguf", options));
@@ -390,6 +398,18 @@ describe("plan", () => {
 
     expect(plan).toMatchObject({ outcome: "refuse", device: "gpu:1", requiredBytes: 3_000, availableBytes: 0 });
     expect(refused).toMatchObject({ device: "gpu:1", requiredBytes: 3_000, availableBytes: 0 });
+  });
+
+  it("rejects with a typed error, like the load would, when the engine fails", async () => {
+    const { models, backend } = await startTestSupervisor({ fake: TWO_GPUS });
+    const boom = new Error("boom");
+    backend.fail("resolve", boom);
+
+    const loaded = await rejection(models.load("x", "large.gguf"));
+    const planned = await rejection(models.plan("large.gguf"));
+
+    expect(loaded).toMatchObject({ code: "load_failed", phase: "resolve", cause: boom });
+    expect(planned).toMatchObject({ code: "load_failed", phase: "resolve", cause: boom });
   });
 });
 

@@ -39,6 +39,9 @@ describe("supervision tree", () => {
     });
     await models.ready();
     const before = await models.load("guest", "guest.gguf");
+    const gate = backend.hold("start", "parked.gguf");
+    const parked = rejection(models.load("parked", "parked.gguf"));
+    await gate.arrived();
     const lost: string[] = [];
     models.on("model:lost", ({ modelId }) => lost.push(modelId));
     models.on("model:loading", ({ modelId }) => {
@@ -46,12 +49,12 @@ describe("supervision tree", () => {
     });
 
     const cut = await rejection(models.load("trigger", "trigger.gguf"));
-    await models.ready();
     await settle();
 
     expect(models.tree()).toMatchObject({ strategy: "rest_for_one", restarts: 1 });
     expect(cut).toMatchObject({ code: "request_aborted" });
-    expect(lost.toSorted()).toEqual(["declared", "guest", "trigger"]);
+    expect(await parked).toMatchObject({ code: "request_aborted" });
+    expect(lost.toSorted()).toEqual(["declared", "guest", "parked", "trigger"]);
     expect(models.list()).toMatchObject([{ id: "declared", status: "ready" }]);
     expect(models.info("declared")?.incarnation).toBeGreaterThan(before.incarnation);
     expect(backend.liveCopies).toBe(1);

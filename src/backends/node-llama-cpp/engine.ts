@@ -80,9 +80,9 @@ export async function withEngineLog<Result>(what: string, signal: AbortSignal, c
   } catch (cause) {
     if (signal.aborted) throw signal.reason;
     await new Promise((resolve) => setTimeout(resolve, LINES_ARRIVE_WITHIN_MS));
-    const said = lines.filter(({ number, text }) => number >= before && text !== "").map(({ text }) => text);
+    const said = new Set(lines.filter(({ number, text }) => number >= before && text !== "").map(({ text }) => text));
     const message = cause instanceof Error ? cause.message : String(cause);
-    if (said.length === 0) throw cause;
-    throw new Error(`${what}: ${message} (${said.join("; ")})`, { cause });
+    if (said.size === 0) throw cause;
+    throw new Error(`${what}: ${message} (${[...said].join("; ")})`, { cause });
   }
 }

@@ -18,6 +18,9 @@ const ABSURD_BYTES = 2 ** 50;
 /** The names of the KV cache's types in the engine. */
 export const KV_TYPES = { f16: "F16", q8_0: "Q8_0", q4_0: "Q4_0" } as const;
 
+/** Numbers in a block of a quantized KV cache. */
+const KV_BLOCK = 32;
+
 /** One read header, one set of insights: they cache what has been simulated. */
 const insightsOf = new WeakMap<GgufModel, Promise<GgufInsights>>();
 
@@ -97,6 +100,11 @@ export function checkOptions(profile: EngineOptions, facts: GgufInsights, llama:
   const quantized = profile.kvCacheType !== undefined && profile.kvCacheType !== "f16";
   if (quantized && (profile.flashAttention === false || !facts.flashAttentionSupported)) {
     throw new InvalidOptionError("kvCacheType", '"f16": a quantized KV cache needs flash attention', profile.kvCacheType);
+  }
+  const { embedding_length: width, attention } = facts.ggufFileInfo.architectureMetadata;
+  const headLength = attention?.key_length ?? Number(width) / Number(attention?.head_count);
+  if (quantized && Number.isFinite(headLength) && headLength % KV_BLOCK !== 0) {
+    throw new InvalidOptionError("kvCacheType", `"f16": this model's attention heads have ${headLength} numbers, not a multiple of ${KV_BLOCK}`, profile.kvCacheType);
   }
 }
 

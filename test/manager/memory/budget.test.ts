@@ -37,7 +37,7 @@ describe("resolveBudget", () => {
     readonly pools: readonly Pool[];
   }
 
-  it.each<Case>([
+  const CASES: readonly Case[] = [
     {
       it: "sets no limit on any device when unlimited",
       budget: "unlimited",
@@ -114,7 +114,9 @@ describe("resolveBudget", () => {
       pools: [limit("total", GIB + 1)],
     },
     { it: "counts no GPU at the edge", budget: "edge", devices: [ram(4 * GIB), gpu(0, 8 * GIB)], pools: [limit("total", 2 * GIB)] },
-  ])("$it", ({ budget, devices = MACHINE, pools }) => {
+  ];
+
+  it.each(CASES.map((row) => [row.it, row] as const))("%s", (_, { budget, devices = MACHINE, pools }) => {
     const resolved = resolveBudget(budget, devices);
 
     expect(resolved).toEqual(pools);
@@ -146,7 +148,14 @@ describe("availableOn", () => {
   const FREE_RAM: Pool = { device: "ram", limitBytes: 8_000, freeBytes: 5_000 };
   const FREE_GPU: Pool = { device: "gpu:0", limitBytes: 8_000, freeBytes: 5_000 };
 
-  it.each<{ it: string; pool: Pool; claims: readonly Claim[]; available: number }>([
+  interface Case {
+    readonly it: string;
+    readonly pool: Pool;
+    readonly claims: readonly Claim[];
+    readonly available: number;
+  }
+
+  const CASES: readonly Case[] = [
     { it: "is the whole limit when nothing is reserved", pool: limit("ram", 8_000), claims: [], available: 8_000 },
     {
       it: "merges what is reserved on RAM and on each GPU",
@@ -217,7 +226,9 @@ describe("availableOn", () => {
       claims: [loading({ ram: 2_000 })],
       available: 0,
     },
-  ])("$it", ({ pool, claims, available }) => {
+  ];
+
+  it.each(CASES.map((row) => [row.it, row] as const))("%s", (_, { pool, claims, available }) => {
     const bytes = availableOn(pool, claims);
 
     expect(bytes).toBe(available);
@@ -235,7 +246,7 @@ describe("checkFit", () => {
     readonly fit: Fit;
   }
 
-  it.each<Case>([
+  const CASES: readonly Case[] = [
     {
       it: "always fits when unlimited",
       pools: [limit("ram", Infinity), limit("gpu:0", Infinity)],
@@ -348,7 +359,9 @@ describe("checkFit", () => {
       claims: [resident({ ram: 3_000 })],
       fit: { fits: true, requiredBytes: 3_000, availableBytes: 5_000 },
     },
-  ])("$it", ({ pools, placement, claims = [], fit }) => {
+  ];
+
+  it.each(CASES.map((row) => [row.it, row] as const))("%s", (_, { pools, placement, claims = [], fit }) => {
     const outcome = checkFit(placement, pools, claims);
 
     expect(outcome).toEqual(fit);

@@ -30,7 +30,7 @@ interface Case {
 }
 
 describe("placementOf", () => {
-  it.each<Case>([
+  const CASES: readonly Case[] = [
     {
       it: "puts everything that was offloaded on the only GPU",
       need: { gpuWeightsBytes: 6_000 },
@@ -196,7 +196,9 @@ describe("placementOf", () => {
       devices: machine(2),
       placement: { ram: 0 },
     },
-  ])("$it", ({ need: bytes, options = {}, devices, placement }) => {
+  ];
+
+  it.each(CASES.map((row) => [row.it, row] as const))("%s", (_, { need: bytes, options = {}, devices, placement }) => {
     const placed = placementOf(need(bytes), options, devices);
 
     expect(placed).toEqual(placement);
@@ -216,14 +218,23 @@ describe("placementOf", () => {
 });
 
 describe("placementProblem", () => {
-  it.each<{ it: string; options: PlacementOptions; gpus: number; option: string | undefined }>([
+  interface Case {
+    readonly it: string;
+    readonly options: PlacementOptions;
+    readonly gpus: number;
+    readonly option: string | undefined;
+  }
+
+  const CASES: readonly Case[] = [
     { it: "refuses a main GPU that does not exist", options: { mainGpu: 2 }, gpus: 2, option: "mainGpu" },
     { it: "takes the last GPU for the main one", options: { mainGpu: 1 }, gpus: 2, option: undefined },
     { it: "refuses more weights than GPUs", options: { tensorSplit: [0, 0, 1] }, gpus: 2, option: "tensorSplit" },
     { it: "takes as many weights as GPUs", options: { tensorSplit: [0, 1] }, gpus: 2, option: undefined },
     { it: "takes fewer weights than GPUs", options: { tensorSplit: [1] }, gpus: 2, option: undefined },
     { it: "has nothing to say where there is no GPU", options: { mainGpu: 3, tensorSplit: [1, 1] }, gpus: 0, option: undefined },
-  ])("$it", ({ options, gpus, option }) => {
+  ];
+
+  it.each(CASES.map((row) => [row.it, row] as const))("%s", (_, { options, gpus, option }) => {
     const problem = placementProblem(options, machine(gpus));
 
     expect(problem?.option).toBe(option);

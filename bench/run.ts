@@ -1,0 +1,55 @@
+/** `npm run bench [name …]`: runs the benchmarks and writes their figures under bench/results. */
+import { execFileSync } from "node:child_process";
+import { writeFile } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+import packageJson from "../package.json" with { type: "json" };
+import { cycles } from "./cycles.js";
+import { disposeUnderLoad } from "./dispose-under-load.js";
+import { hotPath } from "./hot-path.js";
+import { loadOverhead } from "./load-overhead.js";
+import { planAccuracy } from "./plan-accuracy.js";
+import { table } from "./support/measure.js";
+import type { Figure } from "./support/measure.js";
+import { threads } from "./threads.js";
+
+const benchmarks: Record<string, () => Promise<Figure[]>> = {
+  "hot-path": hotPath,
+  "load-overhead": loadOverhead,
+  "plan-accuracy": planAccuracy,
+  cycles,
+  "dispose-under-load": disposeUnderLoad,
+  threads,
+};
+
+const asked = process.argv.slice(2);
+const names = Object.keys(benchmarks).filter((name) => asked.length === 0 || asked.includes(name));
+const sections: string[] = [];
+let missed = 0;
+for (const name of names) {
+  process.stdout.write(`${name} …\n`);
+  const figures = (await benchmarks[name]?.()) ?? [];
+  missed += figures.filter((figure) => figure.met === false).length;
+  const text = table(figures);
+  process.stdout.write(`${text}\n\n`);
+  sections.push(`## ${name}\n\n${text}`);
+}
+
+const sha = execFileSync("git", ["rev-parse", "--short", "HEAD"], { encoding: "utf8" }).trim();
+const date = new Date().toISOString().slice(0, 10);
+const cpu = os.cpus()[0]?.model ?? "unknown CPU";
+const head = [
+  `# Benchmark results, ${date}`,
+  "",
+  `model-supervisor ${packageJson.version} (${sha}), node-llama-cpp ${packageJson.dependencies["node-llama-cpp"]}, Node ${process.version}, ` +
+    `${os.availableParallelism()} CPUs of ${cpu.trim()}, ${Math.round(os.totalmem() / 2 ** 30)} GiB RAM, no GPU.`,
+  "",
+  "Medians; what is compared ran interleaved in one process. A shared machine: expect some per cent of noise.",
+];
+if (asked.length === 0) {
+  const file = path.join(path.dirname(fileURLToPath(import.meta.url)), "results", `${date}-${packageJson.version}.md`);
+  await writeFile(file, `${head.join("\n")}\n\n${sections.join("\n\n")}\n`);
+  process.stdout.write(`Written: ${path.relative(process.cwd(), file)}\n`);
+}
+process.exitCode = missed === 0 ? 0 : 1;

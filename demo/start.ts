@@ -1,0 +1,101 @@
+/** What the supervisor does, in one run on two real models that this repository makes itself: `npm start`. */
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+import { ModelSupervisor, isModelSupervisorError } from "../src/index.js";
+import type { LoadProgress, ModelManager } from "../src/index.js";
+import { demoModels } from "./models/index.js";
+
+const CACHE = path.join(path.dirname(fileURLToPath(import.meta.url)), "..", ".cache", "models");
+
+const say = (text = "") => process.stdout.write(`${text}\n`);
+const heading = (text: string) => say(`\n— ${text}`);
+const mib = (bytes: number | null) => (bytes === null ? "unlimited" : `${(bytes / 1024 ** 2).toFixed(1)} MiB`);
+
+function progressLine({ modelId, phase, fraction }: LoadProgress): void {
+  const bar = "█".repeat(Math.round(fraction * 20)).padEnd(20, "·");
+  process.stdout.write(`\r  ${modelId.padEnd(6)} ${bar} ${phase.padEnd(8)}`);
+  if (phase === "start" && fraction === 1) say();
+}
+
+function showTables(models: ModelManager): void {
+  for (const { id, status, mode, capabilities, placement, leases } of models.list()) {
+    const bytes = Object.entries(placement).map(([device, held]) => `${device} ${mib(held ?? 0)}`);
+    say(`  ${id.padEnd(6)} ${status.padEnd(10)} ${(mode ?? "").padEnd(7)} ${capabilities.join(", ").padEnd(15)} ${bytes.join(", ")}, leases ${leases}`);
+  }
+  for (const { device, reservedBytes, limitBytes, availableBytes } of models.memory().devices) {
+    say(`  device ${device}: ${mib(reservedBytes)} reserved of ${mib(limitBytes)}, ${mib(availableBytes)} available`);
+  }
+}
+
+const cosine = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, index) => sum + value * (b[index] ?? 0), 0);
+
+const began = performance.now();
+heading("Two small GGUF models, computed from this project's own documents");
+const files = await demoModels(CACHE);
+say(`  in ${path.relative(process.cwd(), CACHE)} after ${((performance.now() - began) / 1000).toFixed(1)} s`);
+
+await using models = await ModelSupervisor.start({ memoryBudget: { ram: "512MiB", gpu: "auto" } });
+
+heading("Loading both");
+await models.load("chat", files.chat, { default: true, contextSize: 512, onProgress: progressLine });
+await models.load("embed", files.embed, { onProgress: progressLine });
+
+heading("Streaming from the default model");
+const prompt = "The manager";
+process.stdout.write(`  ${prompt}`);
+const stream = models.stream("@default", prompt, { maxTokens: 40, seed: 7 });
+for await (const piece of stream) process.stdout.write(piece);
+const { finishReason, usage, timings } = await stream.result;
+say(`\n  (${finishReason}, ${usage.completionTokens} tokens, first after ${timings.timeToFirstTokenMs.toFixed(0)} ms)`);
+
+heading("Sentences by closeness");
+const question = "How much memory may the models use?";
+const sentences = [
+  "Every test runs without sleeps, on a simulated clock.",
+  "The budget limits the bytes that are reserved on each device.",
+  "A stream ends when its consumer leaves the loop.",
+];
+const { embeddings } = await models.embedMany("embed", [question, ...sentences]);
+const [asked = [], ...others] = embeddings;
+const ranked = sentences
+  .map((sentence, index) => ({ sentence, score: cosine(asked, others[index] ?? []) }))
+  .toSorted((a, b) => b.score - a.score);
+say(`  ${question}`);
+for (const { sentence, score } of ranked) say(`  ${score.toFixed(2).padStart(5)}  ${sentence}`);
+
+heading("Models and memory");
+showTables(models);
+
+heading("A load that does not fit is refused before anything is touched");
+try {
+  await models.load("huge", files.chat, { contextSize: 8192, parallel: 256 });
+} catch (error) {
+  if (!isModelSupervisorError(error, "insufficient_memory")) throw error;
+  say(`  ${error.code} on device "${error.device}": ${mib(error.requiredBytes)} needed, ${mib(error.availableBytes)} available`);
+}
+
+heading("A backing that dies takes nothing else with it");
+const down = new Promise<void>((resolve) => models.once("model:error", () => resolve()));
+{
+  using lease = await models.acquire("chat");
+  await disposeBehindTheBack(lease.native);
+}
+await down;
+say(`  chat: ${models.info("chat")?.status} (${models.info("chat")?.error?.code})`);
+const { embedding } = await models.embed("embed", "still here");
+say(`  embed: ${models.info("embed")?.status}, answers with ${embedding.length} numbers`);
+await models.load("chat");
+say(`  chat, loaded again: ${models.info("chat")?.status}`);
+
+heading("Unloading");
+await models.unload("chat");
+await models.unload("embed");
+showTables(models);
+say(`\nDone in ${((performance.now() - began) / 1000).toFixed(1)} s.`);
+
+/** What no application should do, and what the supervisor must survive: the engine's model goes away under it. */
+async function disposeBehindTheBack(native: unknown): Promise<void> {
+  if (typeof native === "object" && native !== null && "dispose" in native && typeof native.dispose === "function") {
+    await native.dispose();
+  }
+}

@@ -1,0 +1,165 @@
+import { beforeAll, describe, expect, it } from "vitest";
+import { makeEmbeddingModel, makeRandomModel, makeRankingModel, makeRecallModel } from "../../../src/testing/gguf/index.js";
+import { useTemporaryFolder } from "../../support/bare-engine.js";
+import { GREEDY, method, request, start } from "./engine-fixture.js";
+
+const at = useTemporaryFolder();
+let encoder = "";
+let ranker = "";
+let recall = "";
+let random = "";
+
+beforeAll(async () => {
+  [encoder] = await makeEmbeddingModel(at("encoder.gguf"), { words: ["river", "stone", "water"] });
+  [ranker] = await makeRankingModel(at("ranker.gguf"), { words: ["river", "stone", "water", "cloud"] });
+  [recall] = await makeRecallModel(at("recall.gguf"));
+  [random] = await makeRandomModel(at("random.gguf"));
+});
+
+const cosine = (a: readonly number[] = [], b: readonly number[] = []) => a.reduce((sum, value, index) => sum + value * (b[index] ?? 0), 0);
+
+describe("embed", () => {
+  it("gives vectors of length 1 that tell like from unlike, and counts the tokens", async () => {
+    const backing = await start(encoder);
+
+    const { embeddings, promptTokens } = await method(backing, "embed")(["river stone water", "water stone river", "he she they"], request());
+
+    expect(embeddings.map((vector) => Math.hypot(...vector))).toEqual([1, 1, 1].map((one) => expect.closeTo(one, 9)));
+    expect(cosine(embeddings[0], embeddings[1])).toBeGreaterThan(cosine(embeddings[0], embeddings[2]));
+    expect(promptTokens).toBe(3 * (3 + 2));
+  });
+
+  it("gives for a list what it gives one by one, also when many ask at once", async () => {
+    const backing = await start(encoder);
+    const texts = ["river", "stone water", "the river and the stone", "water ".repeat(50)];
+    const embed = method(backing, "embed");
+
+    const [list, ...single] = await Promise.all([embed(texts, request()), ...texts.map((text) => embed([text], request()))]);
+
+    expect(list.embeddings).toEqual(single.map(({ embeddings }) => embeddings[0]));
+  });
+
+  it("embeds with a generative model too", async () => {
+    const backing = await start(random, { capabilities: ["embed"] });
+
+    const { embeddings } = await method(backing, "embed")(["hello world"], request());
+
+    expect(Math.hypot(...(embeddings[0] ?? []))).toBeCloseTo(1, 9);
+    expect(backing.generate).toBeUndefined();
+  });
+
+  it("refuses an empty text and one that does not fit, before it evaluates any", async () => {
+    const backing = await start(encoder, { contextSize: 128 });
+    const embed = method(backing, "embed");
+
+    await expect(embed(["river", ""], request())).rejects.toMatchObject({ code: "invalid_option", option: "text" });
+    await expect(embed(["river", "water ".repeat(126)], request())).rejects.toMatchObject({ code: "context_length_exceeded", contextSize: 128, promptTokens: 128 });
+    await expect(embed(["water ".repeat(125)], request())).resolves.toMatchObject({ promptTokens: 127 });
+  });
+
+  it("stops between two texts when the signal aborts", async () => {
+    const backing = await start(encoder);
+    const controller = new AbortController();
+    const embed = method(backing, "embed");
+    const long = embed(
+      Array.from({ length: 500 }, () => "river stone water"),
+      request({ signal: controller.signal }),
+    );
+    await embed(["river"], request());
+    controller.abort(new Error("enough"));
+
+    await expect(long).rejects.toThrow("enough");
+    await expect(embed(["river"], request())).resolves.toBeDefined();
+  });
+
+  it("takes turns text by text, so that a long list does not keep a short one waiting", async () => {
+    const backing = await start(encoder);
+    const order: string[] = [];
+    const embed = method(backing, "embed");
+
+    await Promise.all([
+      embed(Array.from({ length: 50 }, () => "river"), request()).then(() => order.push("long")),
+      embed(["stone"], request()).then(() => order.push("short")),
+    ]);
+
+    expect(order).toEqual(["short", "long"]);
+  });
+});
+
+describe("rank", () => {
+  it("scores between 0 and 1, more for what has more in common, in the order of the documents", async () => {
+    const backing = await start(ranker);
+
+    const { scores, promptTokens } = await method(backing, "rank")("river stone water", ["cloud cloud cloud", "river stone water", "river cloud cloud"], request());
+
+    expect(scores.every((score) => score >= 0 && score <= 1)).toBe(true);
+    expect(scores[1]).toBeGreaterThan(scores[2] ?? 1);
+    expect(scores[1]).toBeGreaterThan(scores[0] ?? 1);
+    expect(promptTokens).toBeGreaterThan(18);
+    expect(backing.embed).toBeUndefined();
+  });
+
+  it("refuses a document that does not fit and an empty query; no documents are no scores", async () => {
+    const backing = await start(ranker, { contextSize: 64 });
+    const rank = method(backing, "rank");
+
+    await expect(rank("river", ["stone", "water ".repeat(70)], request())).rejects.toMatchObject({ code: "context_length_exceeded" });
+    await expect(rank("", ["stone"], request())).rejects.toMatchObject({ code: "invalid_option", option: "query" });
+    await expect(rank("river", [], request())).resolves.toEqual({ scores: [], promptTokens: 0 });
+  });
+});
+
+describe("generate in direct mode", () => {
+  it("answers each call from a context of its own, one after the other", async () => {
+    const backing = await start(recall, { mode: "direct", capabilities: ["generate", "chat"] });
+    const generate = (key: string) => method(backing, "generate")(`the key is ${key}`, GREEDY, request());
+
+    const results = await Promise.all(["amber", "basil", "coral"].map(generate));
+    const nothing = await method(backing, "generate")("there is none", GREEDY, request());
+    const chat = await method(backing, "chat")([{ role: "user", content: "the key is olive" }], GREEDY, request());
+
+    expect([...results, nothing, chat].map(({ text }) => text.trim())).toEqual(["amber", "basil", "coral", "nothing", "olive"].map((key) => `your word is ${key}`));
+    expect(results[2]?.timings.queueMs).toBeGreaterThan(results[0]?.timings.queueMs ?? Infinity);
+  });
+
+  it("counts the context that comes and goes as held all the time", async () => {
+    const backing = await start(random, { mode: "direct", capabilities: ["generate"] });
+    const before = backing.memory();
+    let during;
+    await method(backing, "generate")("hello", { ...GREEDY, maxTokens: 2 }, request({ onText: () => (during = backing.memory()) }));
+
+    expect(during).toEqual(before);
+    expect(backing.memory()).toEqual(before);
+  });
+
+  it("bounds the calls that wait, and lets one leave", async () => {
+    const backing = await start(random, { mode: "direct", capabilities: ["generate"], maxQueue: 1 });
+    const controller = new AbortController();
+    const generate = (options = {}) => method(backing, "generate")("hello", { ...GREEDY, maxTokens: 5 }, request(options));
+    const first = generate();
+    const second = generate({ signal: controller.signal });
+
+    await Promise.resolve();
+    expect(backing.queued()).toBe(1);
+    await expect(generate()).rejects.toMatchObject({ code: "queue_full", limit: 1 });
+    controller.abort("left");
+    await expect(second).rejects.toBe("left");
+    expect(backing.queued()).toBe(0);
+    await expect(Promise.all([first, generate()])).resolves.toHaveLength(2);
+  });
+});
+
+describe("server mode with embed", () => {
+  it("generates and embeds at once on the same weights", async () => {
+    const backing = await start(recall, { mode: "server", capabilities: ["generate", "embed"], parallel: 2 });
+    const generate = (key: string) => method(backing, "generate")(`the key is ${key}`, GREEDY, request());
+    const embed = () => method(backing, "embed")(["the key is amber", "more text"], request());
+    const alone = await embed();
+
+    const [a, one, b, two] = await Promise.all([generate("amber"), embed(), generate("basil"), embed()]);
+
+    expect([a.text.trim(), b.text.trim()]).toEqual(["your word is amber", "your word is basil"]);
+    expect([one, two]).toEqual([alone, alone]);
+    expect(backing.chat).toBeUndefined();
+  });
+});
