@@ -15,7 +15,7 @@ function random(): number {
 }
 
 const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-const SAMPLING: Sampling = { maxTokens: 200, temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05, seed: 1, stop: [], repeatPenalty: 1.1 };
+const SAMPLING: Sampling = { maxTokens: 20, temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05, seed: 1, stop: [], repeatPenalty: 1.1 };
 
 const counts: Record<string, number> = {};
 function count(outcome: string): void {
@@ -58,7 +58,7 @@ async function drainedRound(backend: ReturnType<typeof nodeLlamaCpp>, model: Res
   }
   const calls = load(backing);
   const settled = Promise.allSettled(calls);
-  await pause(random() * 40);
+  await pause(random() * 120);
   await backing.dispose();
   for (const { status } of await settled) count(status);
   count(`exited: ${(await backing.exited).reason}`);
@@ -84,4 +84,5 @@ for (let round = 0; round < Number(rounds); round++) {
 }
 const { cpuRam } = await (await sharedEngine("auto")).getLlamaMemoryUsage();
 process.send?.({ ...counts, bytesLeft: cpuRam });
+// That the process then ends by itself is a part of the result.
 process.disconnect();

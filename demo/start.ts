@@ -11,10 +11,12 @@ const say = (text = "") => process.stdout.write(`${text}\n`);
 const heading = (text: string) => say(`\n— ${text}`);
 const mib = (bytes: number | null) => (bytes === null ? "unlimited" : `${(bytes / 1024 ** 2).toFixed(1)} MiB`);
 
+/** One line that grows on a terminal; elsewhere a line when the model is there. */
 function progressLine({ modelId, phase, fraction }: LoadProgress): void {
+  const isThere = phase === "start" && fraction === 1;
   const bar = "█".repeat(Math.round(fraction * 20)).padEnd(20, "·");
-  process.stdout.write(`\r  ${modelId.padEnd(6)} ${bar} ${phase.padEnd(8)}`);
-  if (phase === "start" && fraction === 1) say();
+  if (process.stdout.isTTY) process.stdout.write(`\r  ${modelId.padEnd(6)} ${bar} ${phase.padEnd(8)}`);
+  else if (isThere) say(`  ${modelId.padEnd(6)} ${bar} ${phase}`);
 }
 
 function showTables(models: ModelManager): void {
@@ -38,7 +40,9 @@ await using models = await ModelSupervisor.start({ memoryBudget: { ram: "512MiB"
 
 heading("Loading both");
 await models.load("chat", files.chat, { default: true, contextSize: 512, onProgress: progressLine });
+if (process.stdout.isTTY) say();
 await models.load("embed", files.embed, { onProgress: progressLine });
+if (process.stdout.isTTY) say();
 
 heading("Streaming from the default model");
 const prompt = "The manager";

@@ -6,9 +6,10 @@ import { contextBytes, createEmbeddingContext, createGenerationContext, createRa
 import { Embedder, Ranker, TransientGeneration } from "./direct-backing.js";
 import { useThreads, withEngineLog } from "./engine.js";
 import { NO_CONTEXT_SHIFT } from "./generation.js";
-import { checkContextSize, checkUnchanged, type GgufModel } from "./gguf-file.js";
+import { checkContextSize, type GgufModel } from "./gguf-file.js";
 import { InProcessBacking, type BackingParts } from "./in-process-backing.js";
-import { checkOptions, estimateContext, insights, KV_TYPES } from "./memory-estimate.js";
+import { checkOptions, estimateContext, insights } from "./memory-estimate.js";
+import { loadWeights } from "./native-load.js";
 import { SlotServer } from "./server-backing.js";
 
 /** @throws InvalidModelFileError, SourceUnavailableError, InvalidOptionError, the signal's reason, or the engine's error. */
@@ -19,13 +20,11 @@ export async function startBacking(spec: StartSpec, model: GgufModel, context: S
   const threads = threadsOf(profile, context.maxThreads);
   const plans = contextPlans(model, profile);
   checkOptions(profile, await insights(model, llama), llama);
-  await checkUnchanged(model);
-  signal.throwIfAborted();
 
   const owned = new Owned();
   owned.add(useThreads(llama, context.maxThreads));
   try {
-    const native = await withEngineLog(`Loading "${model.files[0].path}"`, signal, () => loadModel(llama, model, spec, context));
+    const native = await loadWeights(llama, model, spec, context);
     owned.add(() => native.dispose());
     const backing = new InProcessBacking(spec, model, native, () => owned.dispose());
     const parts: BackingParts = {};
@@ -42,21 +41,6 @@ export async function startBacking(spec: StartSpec, model: GgufModel, context: S
     await owned.dispose();
     throw error;
   }
-}
-
-function loadModel(llama: Llama, model: GgufModel, spec: StartSpec, context: StartContext): Promise<LlamaModel> {
-  const { flashAttention, kvCacheType } = spec.profile;
-  return llama.loadModel({
-    modelPath: model.files[0].path,
-    gpuLayers: spec.gpuLayers,
-    loadSignal: context.signal,
-    onLoadProgress: context.onProgress,
-    // On the model, because embedding contexts do not take them.
-    ...(flashAttention === undefined ? {} : { defaultContextFlashAttention: flashAttention }),
-    ...(kvCacheType === undefined
-      ? {}
-      : { experimentalDefaultContextKvCacheKeyType: KV_TYPES[kvCacheType], experimentalDefaultContextKvCacheValueType: KV_TYPES[kvCacheType] }),
-  });
 }
 
 interface PartContext {

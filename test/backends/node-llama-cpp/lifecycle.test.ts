@@ -1,4 +1,7 @@
+import { execFile } from "node:child_process";
 import { copyFile, truncate, writeFile } from "node:fs/promises";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
 import { LlamaModel } from "node-llama-cpp";
 import { beforeAll, describe, expect, it } from "vitest";
 import { sharedEngine } from "../../../src/backends/node-llama-cpp/engine.js";
@@ -66,6 +69,14 @@ describe("start", () => {
       expect(await held()).toBe(before);
     }
     expect(outcomes).toContain("aborted");
+  });
+
+  it("leaves nothing behind that keeps the process from exiting when loads are aborted", async () => {
+    const child = fileURLToPath(new URL("./aborted-loads-child.ts", import.meta.url));
+
+    const { stdout } = await promisify(execFile)(process.execPath, ["--import", "tsx", child, random], { timeout: 15_000 });
+
+    expect(Number(/aborted: (\d+)/.exec(stdout)?.[1])).toBeGreaterThan(0);
   });
 
   it("puts the engine's own reason into the error of a failed load, and gives everything back", async () => {
