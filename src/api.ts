@@ -75,7 +75,7 @@ export interface ModelOptions extends EngineOptions {
    * keeps a context for it beside the slots, on the same weights.
    */
   readonly mode?: Mode | undefined;
-  /** Makes this the default model as soon as its id is claimed. */
+  /** Makes this the default model: a declared one from the start, any other when it is ready. */
   readonly default?: boolean | undefined;
 }
 
@@ -194,7 +194,7 @@ export interface ModelManager extends AsyncDisposable {
    * Loads a model now and resolves when it is ready. The id is claimed and visible as `loading` at once; other calls do
    * not wait for it.
    *
-   * Without `source`: a declared model that is not loaded, or one in status `error`, with the settings it had.
+   * Without `source`: a declared model that is not loaded, or one in status `error`, with the options it had.
    * @throws already_loaded, not_loaded (no such declared model), invalid_option, source_unavailable, invalid_model_file,
    * unsupported_capability, estimate_failed, insufficient_memory, load_failed, load_cancelled (by an unload or close)
    */
@@ -205,7 +205,7 @@ export interface ModelManager extends AsyncDisposable {
    * @throws not_loaded, unload_timeout, dispose_failed, invalid_option
    */
   unload(id: ModelId, options?: UnloadOptions): Promise<void>;
-  /** Unloads and forgets a declared model. @throws like {@link ModelManager.unload} */
+  /** Unloads and forgets a declared model; one that cannot be unloaded stays known. @throws like {@link ModelManager.unload} */
   remove(id: ModelId, options?: UnloadOptions): Promise<void>;
   /** @throws not_loaded, invalid_option */
   setDefault(id: ModelId): Promise<void>;

@@ -52,8 +52,6 @@ export function decide(row: Entry | undefined, event: LifecycleEvent, nextIncarn
       return decideLoad(row, event, nextIncarnation);
     case "model.unload":
       return decideUnload(row, event);
-    case "model.forget":
-      return decideForget(row, event.id);
     case "load.abandoned":
       return row?.status === "loading" && row.incarnation === event.incarnation
         ? cancelLoad(row, "caller")
@@ -94,27 +92,31 @@ function decideUnload(row: Entry | undefined, command: Extract<LifecycleCommand,
   const { id, timeoutMs, force, reason } = command;
   if (row === undefined) return { row, actions: [{ do: "answer", error: new NotLoadedError(id) }] };
   const { incarnation, live } = row;
+  const forget = row.forget || command.forget;
   switch (row.status) {
     case "registered":
-      return { row, actions: [{ do: "answer" }] };
+      return { row: forget ? undefined : row, actions: [{ do: "answer" }] };
     case "error":
-      return { row: withoutLife(row), actions: [{ do: "answer" }] };
+      return {
+        row: withoutLife({ ...row, forget }),
+        actions: [row.disposing ? { do: "await", what: "unload", incarnation } : { do: "answer" }],
+      };
     case "loading": {
-      const cancelled = cancelLoad(row, reason);
+      const cancelled = cancelLoad({ ...row, forget }, reason);
       return { row: cancelled.row, actions: [{ do: "await", what: "unload", incarnation }, ...cancelled.actions] };
     }
     case "unloading":
       return {
-        row,
+        row: forget === row.forget ? row : { ...row, forget },
         actions: [
           { do: "await", what: "unload", incarnation },
           ...(force ? [{ do: "hasten-unload", incarnation, timeoutMs } as const] : []),
         ],
       };
     case "ready":
-      if (live === undefined) return { row: withoutLife(row), actions: [{ do: "answer" }] };
+      if (live === undefined) return { row: withoutLife({ ...row, forget }), actions: [{ do: "answer" }] };
       return {
-        row: { ...row, status: "unloading", unloadReason: reason },
+        row: { ...row, status: "unloading", unloadReason: reason, forget },
         actions: [
           { do: "await", what: "unload", incarnation },
           emitUnload("model:unloading", row, reason),
@@ -122,14 +124,6 @@ function decideUnload(row: Entry | undefined, command: Extract<LifecycleCommand,
         ],
       };
   }
-}
-
-/** Only what holds nothing can be forgotten; `remove` unloads first. */
-function decideForget(row: Entry | undefined, id: string): Decision {
-  if (row === undefined) return { row, actions: [{ do: "answer", error: new NotLoadedError(id) }] };
-  return row.status === "registered" || row.status === "error"
-    ? { row: undefined, actions: [{ do: "answer" }] }
-    : { row, actions: [{ do: "answer", error: new AlreadyLoadedError(id, row.status) }] };
 }
 
 function decideFact(row: Entry | undefined, fact: LifecycleFact): Decision {
@@ -157,12 +151,12 @@ function decideFact(row: Entry | undefined, fact: LifecycleFact): Decision {
     }
     case "unload.expired":
       return {
-        row: isThisLife && row.status === "unloading" ? { ...row, status: "ready", unloadReason: undefined } : row,
+        row: isThisLife && row.status === "unloading" ? { ...row, status: "ready", unloadReason: undefined, forget: false } : row,
         actions: [{ do: "settle", what: "unload", incarnation, error: fact.error }],
       };
     case "dispose.failed":
       return {
-        row: isThisLife ? { ...row, status: "error", error: fact.error, live: undefined } : row,
+        row: isThisLife ? { ...row, status: "error", error: fact.error, live: undefined, disposing: false } : row,
         actions: [
           ...(isThisLife ? [emitError(row, fact.error)] : []),
           { do: "settle", what: "unload", incarnation, error: fact.error },
@@ -170,6 +164,7 @@ function decideFact(row: Entry | undefined, fact: LifecycleFact): Decision {
       };
     case "memory.released": {
       const settle = { do: "settle", what: "unload", incarnation } as const;
+      if (isThisLife && row.disposing) return { row: { ...row, disposing: false }, actions: [settle] };
       if (!isThisLife || row.status !== "unloading") return { row, actions: [settle] };
       return { row: withoutLife(row), actions: [emitUnload("model:unloaded", row, row.unloadReason ?? "caller"), settle] };
     }
@@ -183,14 +178,17 @@ function decideDown(
   { id, incarnation, exit }: Extract<LifecycleFact, { type: "backing.down" }>,
   isThisLife: boolean,
 ): Decision {
-  if (!isThisLife || row?.live === undefined || exit.reason === "disposed") return { row, actions: [] };
+  if (!isThisLife || row?.live === undefined) return { row, actions: [] };
+  const isExpected = exit.reason === "disposed" && row.status === "unloading";
+  if (isExpected) return { row, actions: [] };
   const { live } = row;
-  const error = new BackingCrashedError({ ...exit, modelId: id, incarnation });
+  const how = exit.reason === "crashed" ? exit : { cause: new Error("it was disposed by somebody else") };
+  const error = new BackingCrashedError({ ...how, modelId: id, incarnation });
   const abort = { do: "abort-requests", live, error } as const;
   // an unload under way goes on to dispose what is left
   if (row.status !== "ready") return { row, actions: [abort] };
   return {
-    row: { ...row, status: "error", error, live: undefined },
+    row: { ...row, status: "error", error, live: undefined, disposing: true },
     actions: [
       abort,
       emitError(row, error),
@@ -221,7 +219,7 @@ function emitUnload(name: "model:unloading" | "model:unloaded", row: Entry, reas
 
 /** What stays of a row when its life is over. */
 function withoutLife(row: Entry): Entry | undefined {
-  return row.declared ? { ...blank(row.id, row.source, row.settings, true), incarnation: row.incarnation } : undefined;
+  return row.declared && !row.forget ? { ...blank(row.id, row.source, row.settings, true), incarnation: row.incarnation } : undefined;
 }
 
 /** A declared row that was never loaded. */
@@ -239,5 +237,7 @@ export function blank(id: string, source: string, settings: Entry["settings"], d
     error: undefined,
     loadedAt: undefined,
     unloadReason: undefined,
+    forget: false,
+    disposing: false,
   };
 }

@@ -36,6 +36,8 @@ export class Executor {
   readonly #unloads = new Waiters<void>();
   readonly #ready = new Waiters<void>();
   readonly #closing: Reply<void>[] = [];
+  /** Lives that become the default model when they are ready; one that fails leaves the default as it was. */
+  readonly #nextDefaults = new Set<string>();
   /** Lives that a task works on. */
   readonly #busy = new Set<string>();
   /** Lives that an earlier manager left behind; the eager models wait for their memory. */
@@ -83,9 +85,6 @@ export class Executor {
       case "model.unload":
         this.#decide(event, { reply: event.reply });
         break;
-      case "model.forget":
-        this.#decide(event, { reply: event.reply });
-        break;
       case "load.withdraw": {
         const left = this.#loads.withdraw(event.ticket);
         if (left) this.#decide({ ...left, type: "load.abandoned" }, {});
@@ -119,7 +118,7 @@ export class Executor {
   }
 
   /** Keeps the books on memory and tasks, before the row is decided: callers who are answered then see them right. */
-  #account(fact: Exclude<LifecycleEvent, { type: "model.load" | "model.unload" | "model.forget" | "load.abandoned" }>): void {
+  #account(fact: Exclude<LifecycleEvent, { type: "model.load" | "model.unload" | "load.abandoned" }>): void {
     const { table, writer } = this.#input;
     const { id, incarnation } = fact;
     const key = incarnationKey(id, incarnation);
@@ -142,7 +141,7 @@ export class Executor {
       if (table.defaultId() === event.id) writer.setDefault(undefined);
     } else if (row !== before) {
       writer.put(row);
-      if (caller.load?.makeDefault && row.status === "loading") writer.setDefault(row.id);
+      if (caller.load?.makeDefault && row.status === "loading") this.#nextDefaults.add(incarnationKey(row.id, row.incarnation));
     }
     for (const action of actions) this.#perform(action, event, caller);
   }
@@ -199,8 +198,9 @@ export class Executor {
       for (const reply of this.#unloads.take(life)) error ? reply.fail(error) : reply.ok();
       return;
     }
+    const row = this.#input.table.get(life.id);
+    if (this.#nextDefaults.delete(incarnationKey(life.id, life.incarnation)) && !error) this.#input.writer.setDefault(life.id);
     for (const reply of this.#loads.take(life)) {
-      const row = this.#input.table.get(life.id);
       if (error || row === undefined) reply.fail(error ?? new LoadCancelledError(life.id));
       else reply.ok(this.#infoOf(row));
     }
@@ -236,7 +236,7 @@ export class Executor {
     this.#closing.push(reply);
     for (const { id, status } of [...this.#input.table.entries()]) {
       if (status === "registered" || status === "error") continue;
-      this.#decide({ type: "model.unload", id, timeoutMs, force: true, reason: "close" }, {});
+      this.#decide({ type: "model.unload", id, timeoutMs, force: true, forget: false, reason: "close" }, {});
     }
   }
 

@@ -32,6 +32,7 @@ import {
   checkLoadOptions,
   checkModelId,
   checkModelOptions,
+  checkNoModelOptions,
   checkRequestOptions,
   checkSource,
   checkUnloadOptions,
@@ -80,6 +81,7 @@ export class ModelManagerClient implements ModelManager {
     checkModelId(id);
     const { signal, onProgress, ...model } = checkLoadOptions(options);
     const settings = source === undefined ? undefined : { source: checkSource(source), settings: loadSettings(model) };
+    if (source === undefined) checkNoModelOptions(model);
     return calls.callWithSignal<ModelInfo>(
       id,
       signal,
@@ -98,16 +100,18 @@ export class ModelManagerClient implements ModelManager {
   }
 
   async unload(id: ModelId, options: UnloadOptions = {}): Promise<void> {
-    const { calls, checkOpen } = this.#input;
-    checkOpen();
-    const { timeoutMs, force } = checkUnloadOptions(options);
-    return calls.call<void>(id, (reply) => ({ type: "model.unload", id, timeoutMs, force, reason: "caller", reply }));
+    return this.#unload(id, options, false);
   }
 
   async remove(id: ModelId, options: UnloadOptions = {}): Promise<void> {
-    await this.unload(id, options);
-    if (this.info(id) === undefined) return; // was not declared: gone with its life
-    await this.#input.calls.call<void>(id, (reply) => ({ type: "model.forget", id, reply }));
+    return this.#unload(id, options, true);
+  }
+
+  async #unload(id: ModelId, options: UnloadOptions, forget: boolean): Promise<void> {
+    const { calls, checkOpen } = this.#input;
+    checkOpen();
+    const { timeoutMs, force } = checkUnloadOptions(options);
+    return calls.call<void>(id, (reply) => ({ type: "model.unload", id, timeoutMs, force, forget, reason: "caller", reply }));
   }
 
   async setDefault(id: ModelId): Promise<void> {
@@ -235,7 +239,7 @@ export class ModelManagerClient implements ModelManager {
     checkOpen();
     const settings = loadSettings(checkModelOptions(options));
     const { signal } = new AbortController();
-    const load = await planLoad({ backend, id: "(plan)", source: checkSource(source), settings, signal });
+    const load = await planLoad({ backend, id: source, source: checkSource(source), settings, signal });
     return planOf(load, budget, [...table.reservations()]);
   }
 

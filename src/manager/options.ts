@@ -187,6 +187,13 @@ export function checkLoadOptions(options: unknown): LoadOptions {
   return check(loadOptions, options, "options");
 }
 
+/** Without a source a model is loaded with the options it was declared with; others would have no effect. */
+export function checkNoModelOptions({ default: _default, ...options }: ModelOptions): void {
+  const [given] = Object.entries(options).find(([, value]) => value !== undefined) ?? [];
+  if (given === undefined) return;
+  throw new InvalidOptionError(given, "no such option without a source: the model keeps the options it has", Reflect.get(options, given));
+}
+
 export function checkModelOptions(options: unknown): ModelOptions {
   return check(modelOptions, options, "options");
 }

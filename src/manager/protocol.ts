@@ -30,9 +30,10 @@ export type LifecycleCommand =
       readonly id: ModelId;
       readonly timeoutMs: number;
       readonly force: boolean;
+      /** Forget the declaration as well. */
+      readonly forget: boolean;
       readonly reason: UnloadReason;
     }
-  | { readonly type: "model.forget"; readonly id: ModelId }
   /** Nobody waits for this load any more. */
   | ({ readonly type: "load.abandoned" } & Life);
 
@@ -78,7 +79,6 @@ export type ManagerEvent =
   | LoadCall
   | { readonly type: "load.withdraw"; readonly ticket: symbol }
   | (Extract<LifecycleCommand, { type: "model.unload" }> & { readonly reply: Reply<void> })
-  | (Extract<LifecycleCommand, { type: "model.forget" }> & { readonly reply: Reply<void> })
   | { readonly type: "default.set"; readonly id: ModelId; readonly reply: Reply<void> }
   | { readonly type: "ready.wait"; readonly ticket: symbol; readonly reply: Reply<void> }
   | { readonly type: "ready.withdraw"; readonly ticket: symbol }

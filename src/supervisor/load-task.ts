@@ -1,9 +1,9 @@
 import type { Clock } from "../api.js";
 import type { Backend, Backing } from "../backends/backend.js";
-import { DisposeFailedError, LoadFailedError, ModelSupervisorError } from "../errors.js";
-import type { LoadPhase } from "../errors.js";
+import { DisposeFailedError } from "../errors.js";
 import { placementOf } from "../manager/memory/placement.js";
-import { planLoad } from "../manager/plan-load.js";
+import { loadError, planLoad } from "../manager/plan-load.js";
+import type { PlannedLoad } from "../manager/plan-load.js";
 import type { Life, LifecycleFact, ReserveRequest } from "../manager/protocol.js";
 import type { LoadOrder } from "../manager/tasks.js";
 import { LiveModel } from "../table/live-model.js";
@@ -25,46 +25,45 @@ export async function loadTask(
   context: LoadContext,
   signal: AbortSignal,
 ): Promise<readonly LifecycleFact[]> {
-  const { id, incarnation, settings } = order;
+  const { id, incarnation, source, settings, onProgress } = order;
   const life = { id, incarnation };
-  let phase: LoadPhase = "resolve";
-  const enter = (next: LoadPhase) => {
-    phase = next;
-    order.onProgress?.(next, 0);
-  };
   const released: LifecycleFact = { ...life, type: "memory.released" };
+  const failed = (error: unknown): LifecycleFact => ({ ...life, type: "load.failed", error: loadError(id, "start", error) });
+  let backing: Backing;
+  let plan: PlannedLoad;
   try {
-    enter("resolve");
-    const { backend, maxThreads } = context;
-    const plan = await planLoad({ backend, id, source: order.source, settings, signal, onEstimate: () => enter("estimate") });
-    if (signal.aborted) return [released];
+    const { backend } = context;
+    plan = await planLoad({ backend, id, source, settings, signal, onPhase: (phase) => onProgress?.(phase, 0) });
+    signal.throwIfAborted();
     await context.reserve({ ...life, ...plan });
-    if (signal.aborted) return [released];
-
-    enter("start");
-    const { model, profile, estimate, devices } = plan;
-    const backing = await backend.start(
-      { modelId: id, incarnation, model, profile, gpuLayers: estimate.gpuLayers },
-      { signal, maxThreads, onProgress: (fraction) => order.onProgress?.("start", fraction) },
-    );
-    // from here on the backing is ours to give back: because nobody wants it any more, or because it does not work
-    let fault: unknown;
-    try {
-      if (!signal.aborted) {
-        const held = backing.memory();
-        const measured = { placement: placementOf(held, settings.engine, devices), mappedBytes: held.mappedBytes };
-        return [{ ...life, type: "load.done", live: new LiveModel(backing), measured, at: context.clock.now() }];
-      }
-    } catch (error) {
-      fault = error;
-    }
-    const given = await giveBack(backing, life);
-    return fault === undefined ? given : [...given, { ...life, type: "load.failed", error: new LoadFailedError(id, phase, fault) }];
+    signal.throwIfAborted();
+    backing = await start(order, plan, context, signal);
   } catch (error) {
-    if (signal.aborted) return [released];
-    const typed = error instanceof ModelSupervisorError ? error : new LoadFailedError(id, phase, error);
-    return [released, { ...life, type: "load.failed", error: typed }];
+    return signal.aborted ? [released] : [released, failed(error)];
   }
+
+  // from here on the backing is ours to give back: when nobody wants it any more, and when it does not work
+  if (signal.aborted) return giveBack(backing, life);
+  try {
+    const held = backing.memory();
+    const measured = { placement: placementOf(held, settings.engine, plan.devices), mappedBytes: held.mappedBytes };
+    return [{ ...life, type: "load.done", live: new LiveModel(backing), measured, at: context.clock.now() }];
+  } catch (error) {
+    return [...(await giveBack(backing, life)), failed(error)];
+  }
+}
+
+function start(
+  { id, incarnation, onProgress }: LoadOrder,
+  { model, profile, estimate }: PlannedLoad,
+  { backend, maxThreads }: LoadContext,
+  signal: AbortSignal,
+): Promise<Backing> {
+  onProgress?.("start", 0);
+  return backend.start(
+    { modelId: id, incarnation, model, profile, gpuLayers: estimate.gpuLayers },
+    { signal, maxThreads, onProgress: (fraction) => onProgress?.("start", fraction) },
+  );
 }
 
 async function giveBack(backing: Backing, life: Life): Promise<readonly LifecycleFact[]> {
@@ -72,6 +71,7 @@ async function giveBack(backing: Backing, life: Life): Promise<readonly Lifecycl
     await backing.dispose();
     return [{ ...life, type: "memory.released" }];
   } catch (error) {
-    return [{ ...life, type: "dispose.failed", error: new DisposeFailedError(life.id, "its disposal after a cancelled load failed", error) }];
+    const detail = "its disposal after a load that nobody wanted failed";
+    return [{ ...life, type: "dispose.failed", error: new DisposeFailedError(life.id, detail, error) }];
   }
 }

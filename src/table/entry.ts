@@ -27,6 +27,10 @@ export interface Entry {
   readonly loadedAt: number | undefined;
   /** Set while the status is `unloading`. */
   readonly unloadReason: UnloadReason | undefined;
+  /** True while an unload that forgets the declaration is under way. */
+  readonly forget: boolean;
+  /** True in `error`, while what is left of the backing is being disposed. */
+  readonly disposing: boolean;
 }
 
 /** The memory that one incarnation has claimed. It outlives the row where the memory does. */

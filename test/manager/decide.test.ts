@@ -33,8 +33,8 @@ function row(status: Status | "absent", declared: boolean): Entry | undefined {
 const life = { id: "m", incarnation: 1 };
 const withSource = { type: "model.load", id: "m", source: { source: "n.gguf", settings } } as const;
 const byId = { type: "model.load", id: "m", source: undefined } as const;
-const unload = { type: "model.unload", id: "m", timeoutMs: 5, force: false, reason: "caller" } as const;
-const forget = { type: "model.forget", id: "m" } as const;
+const unload = { type: "model.unload", id: "m", timeoutMs: 5, force: false, forget: false, reason: "caller" } as const;
+const remove = { ...unload, forget: true } as const;
 const abandoned = { type: "load.abandoned", ...life } as const;
 const done = { type: "load.done", ...life, live, measured: { placement: {}, mappedBytes: 0 }, at: 7 } as const;
 const failed = { type: "load.failed", ...life, error: failure } as const;
@@ -107,13 +107,15 @@ const table: [from: Status | "absent", declared: boolean, event: LifecycleEvent,
   ["ready", true, crashed, "error", ["abort-requests", "model:error", "start-unload"]],
   ["unloading", false, crashed, "unloading", ["abort-requests"]],
   ["unloading", false, disposed, "unloading", []],
+  ["ready", false, disposed, "error", ["abort-requests", "model:error", "start-unload"]],
   ["absent", false, crashed, "absent", []],
   ["error", false, crashed, "error", []],
-  // forgetting
-  ["absent", false, forget, "absent", ["answer not_loaded"]],
-  ["registered", true, forget, "absent", ["answer"]],
-  ["error", true, forget, "absent", ["answer"]],
-  ["ready", true, forget, "ready", ["answer already_loaded"]],
+  // forgetting the declaration as well
+  ["absent", false, remove, "absent", ["answer not_loaded"]],
+  ["registered", true, remove, "absent", ["answer"]],
+  ["error", true, remove, "absent", ["answer"]],
+  ["loading", true, remove, "absent", ["await unload", "abort-load", "model:unloaded", "settle load load_cancelled"]],
+  ["ready", true, remove, "unloading", ["await unload", "model:unloading", "start-unload"]],
 ];
 
 describe("decide", () => {
@@ -128,6 +130,23 @@ describe("decide", () => {
     expect(decide(row("absent", false), withSource, 9).row).toMatchObject({ incarnation: 9, source: "n.gguf" });
     expect(decide(row("error", false), byId, 9).row).toMatchObject({ incarnation: 9, source: "m.gguf", error: undefined });
     expect(decide(row("ready", false), withSource, 9).row).toMatchObject({ incarnation: 1 });
+  });
+
+  it("forgets a declared model when its removal is done, and keeps it when that is given up", () => {
+    const removing = decide(row("ready", true), remove, 9).row;
+
+    expect(decide(removing, released, 9).row).toBeUndefined();
+    const kept = decide(removing, expired, 9).row;
+    expect(kept).toMatchObject({ status: "ready", declared: true });
+    expect(decide(decide(kept, unload, 9).row, released, 9).row).toMatchObject({ status: "registered" });
+  });
+
+  it("makes the unload of a crashed model wait while what is left is disposed", () => {
+    const down = decide(row("ready", false), crashed, 9).row;
+
+    expect(decide(down, unload, 9).actions.map(brief)).toEqual(["await unload"]);
+    expect(decide(decide(down, released, 9).row, unload, 9).actions.map(brief)).toEqual(["answer"]);
+    expect(decide(decide(down, stuck, 9).row, unload, 9).actions.map(brief)).toEqual(["answer"]);
   });
 
   it.each([done, failed, expired, stuck, released, crashed])("ignores $type of an earlier life", (fact) => {

@@ -38,13 +38,18 @@ export function resolveBudget(budget: MemoryBudget, devices: readonly DeviceInfo
   const gpus = separateGpus(devices);
   return [
     pool("ram", map.ram ?? "auto", ram, AUTO_RAM_SHARE),
-    ...gpus.map((gpu, index) => pool(gpu.device, gpuBudget(map.gpu, index), gpu, 1)),
+    ...gpus.map((gpu) => pool(gpu.device, gpuBudget(map.gpu, gpuIndex(gpu)), gpu, 1)),
   ];
 }
 
 /** GPUs with memory of their own. One that shares the RAM is counted there. */
 export function separateGpus(devices: readonly DeviceInfo[]): readonly DeviceInfo[] {
   return devices.filter((device) => device.device !== "ram" && !device.unified);
+}
+
+/** The number in `gpu:1`, which is what options and lists count by. */
+export function gpuIndex({ device }: DeviceInfo): number {
+  return Number(device.slice("gpu:".length));
 }
 
 function totalPool(limitBytes: number): Pool {

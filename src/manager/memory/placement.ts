@@ -1,7 +1,7 @@
 /** Which device holds which bytes of a model. Pure. */
 import type { EngineOptions, MemoryNeed } from "../../backends/backend.js";
 import type { DeviceInfo, Placement } from "../../model.js";
-import { separateGpus } from "./budget.js";
+import { gpuIndex, separateGpus } from "./budget.js";
 
 export type PlacementOptions = Pick<EngineOptions, "splitMode" | "tensorSplit" | "mainGpu" | "offloadKqv">;
 
@@ -16,7 +16,7 @@ export function placementOf(need: MemoryNeed, options: PlacementOptions, devices
   const inRam = need.ramBytes + need.gpuWeightsBytes + need.gpuContextBytes - onGpu;
   if (gpus.length === 0) return { ram: inRam + onGpu };
 
-  const shares = split(onGpu, gpuWeights(options, gpus.length));
+  const shares = split(onGpu, gpuWeights(options, gpus.map(gpuIndex)));
   return {
     ram: inRam,
     ...Object.fromEntries(gpus.map((gpu, index) => [gpu.device, shares[index] ?? 0]).filter(([, bytes]) => bytes !== 0)),
@@ -28,23 +28,20 @@ export function placementProblem(
   options: PlacementOptions,
   devices: readonly DeviceInfo[],
 ): { option: keyof PlacementOptions; expected: string } | undefined {
-  const count = separateGpus(devices).length;
-  if (count === 0) return undefined; // the options say how to use GPUs; without one there is nothing to say
-  if (options.mainGpu !== undefined && options.mainGpu >= count) {
-    return { option: "mainGpu", expected: `a GPU index below ${count}` };
-  }
-  if ((options.tensorSplit?.length ?? 0) > count) {
-    return { option: "tensorSplit", expected: `at most ${count} weights, one for each GPU` };
-  }
-  return undefined;
+  const indexes = separateGpus(devices).map(gpuIndex);
+  if (indexes.length === 0) return undefined; // the options say how to use GPUs; without one there is nothing to say
+  const { mainGpu, tensorSplit = [] } = options;
+  const known = `one of the GPUs ${indexes.join(", ")}`;
+  if (mainGpu !== undefined && !indexes.includes(mainGpu)) return { option: "mainGpu", expected: known };
+  const beyond = tensorSplit.some((weight, index) => weight > 0 && !indexes.includes(index));
+  return beyond ? { option: "tensorSplit", expected: `weights above 0 only for ${known}` } : undefined;
 }
 
 /** One weight per GPU. A GPU beyond the end of `tensorSplit` gets nothing; an empty one means equal shares. */
-function gpuWeights(options: PlacementOptions, count: number): number[] {
-  const { splitMode, tensorSplit, mainGpu = 0 } = options;
-  if (splitMode === "none") return Array.from({ length: count }, (_, index) => (index === mainGpu ? 1 : 0));
-  if (tensorSplit === undefined || tensorSplit.length === 0) return Array.from({ length: count }, () => 1);
-  return Array.from({ length: count }, (_, index) => tensorSplit[index] ?? 0);
+function gpuWeights({ splitMode, tensorSplit, mainGpu }: PlacementOptions, indexes: readonly number[]): number[] {
+  if (splitMode === "none") return indexes.map((index) => (index === (mainGpu ?? indexes[0]) ? 1 : 0));
+  if (tensorSplit === undefined || tensorSplit.length === 0) return indexes.map(() => 1);
+  return indexes.map((index) => tensorSplit[index] ?? 0);
 }
 
 /** Whole bytes by weight; rounding goes to the last device used, so that the sum is exact. */

@@ -245,6 +245,6 @@ describe("placementProblem", () => {
 
     const problem = placementProblem({ mainGpu: 1 }, devices);
 
-    expect(problem).toEqual({ option: "mainGpu", expected: "a GPU index below 1" });
+    expect(problem).toEqual({ option: "mainGpu", expected: "one of the GPUs 0" });
   });
 });
