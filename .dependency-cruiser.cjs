@@ -5,7 +5,12 @@ const src = (path) => ({ path: `^src/${path}` });
 module.exports = {
   forbidden: [
     never("no-cycles", {}, { circular: true }, "A cycle hides which part rests on which."),
-    never("no-orphans", { orphan: true, pathNot: "^src/(index|testing/index|testing/gguf/index)\\.ts$" }, {}, "Nothing imports it: delete it."),
+    never(
+      "no-orphans",
+      { orphan: true, pathNot: "^src/(index|testing/index|testing/gguf/index)\\.ts$" },
+      {},
+      "Nothing imports it: delete it.",
+    ),
     never("domain-words-import-nothing", src("model\\.ts$"), {}, "The words of the domain rest on nothing."),
     never(
       "leaves-import-words-only",
@@ -21,7 +26,9 @@ module.exports = {
     ),
     never(
       "pure-files",
-      src("(manager/(decide|profile)\\.ts|manager/memory/(budget|placement|plan|size)\\.ts|supervisor/restart-intensity\\.ts)$"),
+      src(
+        "(manager/(decide|profile)\\.ts|manager/memory/(budget|placement|plan|size)\\.ts|supervisor/restart-intensity\\.ts)$",
+      ),
       { path: "(node_modules|^node:|^(fs|os|path|timers)$)" },
       "Decisions are pure: no xstate, node modules, clocks or random.",
     ),
@@ -49,19 +56,33 @@ module.exports = {
       { path: "^src/(supervisor|testing|backends/[^/]+/)" },
       "The manager is below the supervisor and knows engines by the port.",
     ),
-    never("supervisor-is-not-testing", src("supervisor/"), { path: "^src/testing" }, "Production code does not need the fake."),
+    never(
+      "supervisor-is-not-testing",
+      src("supervisor/"),
+      { path: "^src/testing" },
+      "Production code does not need the fake.",
+    ),
     never(
       "testing-rests-on-the-port",
       src("testing/"),
       { path: "^src/", pathNot: "^src/(testing/|model\\.ts|errors\\.ts|inference\\.ts|backends/backend\\.ts)" },
       "The fake is a backend like any other.",
     ),
-    never("xstate-in-the-tree", { path: "^src/", pathNot: "^src/(supervisor/|manager/manager-machine\\.ts)" }, { path: "node_modules/xstate" }, "Actors stay internal."),
+    never(
+      "xstate-in-the-tree",
+      { path: "^src/", pathNot: "^src/(supervisor/|manager/manager-machine\\.ts)" },
+      { path: "node_modules/xstate" },
+      "Actors stay internal.",
+    ),
   ],
   options: {
     parser: "swc",
     tsPreCompilationDeps: true,
     doNotFollow: { path: "node_modules" },
-    enhancedResolveOptions: { exportsFields: ["exports"], conditionNames: ["import", "types", "default"], extensions: [".ts", ".js"] },
+    enhancedResolveOptions: {
+      exportsFields: ["exports"],
+      conditionNames: ["import", "types", "default"],
+      extensions: [".ts", ".js"],
+    },
   },
 };

@@ -30,7 +30,13 @@ async function runCycles(): Promise<void> {
     globalThis.gc?.();
     const { rss, heapUsed } = process.memoryUsage();
     const reservedBytes = models.memory().devices.reduce((sum, device) => sum + device.reservedBytes, 0);
-    samples.push({ rssBytes: rss, heapBytes: heapUsed, reservedBytes, handles: process.getActiveResourcesInfo().length, unhandled });
+    samples.push({
+      rssBytes: rss,
+      heapBytes: heapUsed,
+      reservedBytes,
+      handles: process.getActiveResourcesInfo().length,
+      unhandled,
+    });
   }
   await models.close();
   process.send?.({ early: samples[EARLY - 1], late: samples[CYCLES - 1] });
@@ -45,7 +51,9 @@ function inChild(env: NodeJS.ProcessEnv): Promise<{ early: Sample; late: Sample;
     });
     let result: { early: Sample; late: Sample } | undefined;
     child.on("message", (message) => (result = message as { early: Sample; late: Sample }));
-    child.on("exit", (exitCode) => (result ? resolve({ ...result, exitCode }) : reject(new Error(`the child ended with ${exitCode}`))));
+    child.on("exit", (exitCode) =>
+      result ? resolve({ ...result, exitCode }) : reject(new Error(`the child ended with ${exitCode}`)),
+    );
   });
 }
 
@@ -54,10 +62,21 @@ export async function cycles(): Promise<Figure[]> {
   const tuned = await inChild({ MALLOC_ARENA_MAX: "1", MALLOC_TRIM_THRESHOLD_: "131072" });
   const growth = ({ early, late }: { early: Sample; late: Sample }) => late.rssBytes / early.rssBytes;
   const heapGrowth = plain.late.heapBytes / plain.early.heapBytes;
-  const rss = (run: typeof plain) => `× ${growth(run).toFixed(3)} (${mib(run.early.rssBytes)} → ${mib(run.late.rssBytes)} MiB)`;
+  const rss = (run: typeof plain) =>
+    `× ${growth(run).toFixed(3)} (${mib(run.early.rssBytes)} → ${mib(run.late.rssBytes)} MiB)`;
   return [
-    { figure: `RSS after cycle ${CYCLES} against cycle ${EARLY}`, target: "≤ × 1.3", measured: rss(plain), met: growth(plain) <= 1.3 },
-    { figure: "the same with MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=131072", target: "≤ × 1.03", measured: rss(tuned), met: growth(tuned) <= 1.03 },
+    {
+      figure: `RSS after cycle ${CYCLES} against cycle ${EARLY}`,
+      target: "≤ × 1.3",
+      measured: rss(plain),
+      met: growth(plain) <= 1.3,
+    },
+    {
+      figure: "the same with MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=131072",
+      target: "≤ × 1.03",
+      measured: rss(tuned),
+      met: growth(tuned) <= 1.03,
+    },
     {
       figure: "JavaScript heap, the same cycles",
       target: "flat",
@@ -68,7 +87,11 @@ export async function cycles(): Promise<Figure[]> {
       figure: "reserved bytes, handles more than at cycle 20, unhandled rejections; the child exits by itself",
       target: "0, 0, 0; exit code 0",
       measured: `${plain.late.reservedBytes}, ${plain.late.handles - plain.early.handles}, ${plain.late.unhandled}; exit code ${plain.exitCode}`,
-      met: plain.late.reservedBytes === 0 && plain.late.handles <= plain.early.handles && plain.late.unhandled === 0 && plain.exitCode === 0,
+      met:
+        plain.late.reservedBytes === 0 &&
+        plain.late.handles <= plain.early.handles &&
+        plain.late.unhandled === 0 &&
+        plain.exitCode === 0,
     },
   ];
 }

@@ -15,7 +15,16 @@ function random(): number {
 }
 
 const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-const SAMPLING: Sampling = { maxTokens: 20, temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05, seed: 1, stop: [], repeatPenalty: 1.1 };
+const SAMPLING: Sampling = {
+  maxTokens: 20,
+  temperature: 0.8,
+  topK: 40,
+  topP: 0.95,
+  minP: 0.05,
+  seed: 1,
+  stop: [],
+  repeatPenalty: 1.1,
+};
 
 const counts: Record<string, number> = {};
 function count(outcome: string): void {
@@ -31,7 +40,9 @@ function load(backing: Backing): Promise<unknown>[] {
   const leaving = new AbortController();
   setTimeout(() => leaving.abort(new Error("left")), random() * 20);
   return [
-    ...Array.from({ length: 5 }, () => backing.generate?.("hello world ".repeat(1 + Math.floor(random() * 60)), SAMPLING, request())),
+    ...Array.from({ length: 5 }, () =>
+      backing.generate?.("hello world ".repeat(1 + Math.floor(random() * 60)), SAMPLING, request()),
+    ),
     backing.generate?.("hello", SAMPLING, request(leaving.signal)),
     backing.chat?.([{ role: "user", content: "hello" }], SAMPLING, request()),
     ...Array.from({ length: 4 }, () => backing.embed?.(Array<string>(30).fill("hello world the cat"), request())),
@@ -69,7 +80,9 @@ async function undrainedRound(): Promise<void> {
   const llama = await sharedEngine("auto");
   const native = await llama.loadModel({ modelPath: file, gpuLayers: 0 });
   const context = await native.createEmbeddingContext({ contextSize: 512, threads: 1 });
-  const settled = Promise.allSettled(Array.from({ length: 30 }, () => context.getEmbeddingFor("hello world the cat ".repeat(5))));
+  const settled = Promise.allSettled(
+    Array.from({ length: 30 }, () => context.getEmbeddingFor("hello world the cat ".repeat(5))),
+  );
   await pause(random() * 10);
   await native.dispose();
   for (const { status } of await settled) count(status);

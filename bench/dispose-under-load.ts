@@ -28,7 +28,10 @@ interface Ended {
 function run(mode: "drained" | "undrained", file: string, rounds: number, seed: number): Promise<Ended> {
   return new Promise((resolve) => {
     let report: unknown;
-    const child = fork(CHILD, [mode, file, `${rounds}`, `${seed}`], { execArgv: ["--import", "tsx"], stdio: ["ignore", "inherit", "ignore", "ipc"] });
+    const child = fork(CHILD, [mode, file, `${rounds}`, `${seed}`], {
+      execArgv: ["--import", "tsx"],
+      stdio: ["ignore", "inherit", "ignore", "ipc"],
+    });
     const timer = setTimeout(() => child.kill("SIGKILL"), HANGS_AFTER_MS);
     child.on("message", (message) => {
       report = message;
@@ -46,7 +49,8 @@ export async function disposeUnderLoad(rounds = 200, seed = 1): Promise<Figure[]
     const [file] = await makeRandomModel(join(folder, "random.gguf"));
     const drained = await run("drained", file, rounds, seed);
     let control: Ended = { code: 0, signal: null, report: undefined };
-    for (let index = 0; index < CONTROL_CHILDREN && control.code === 0; index++) control = await run("undrained", file, rounds, seed + index);
+    for (let index = 0; index < CONTROL_CHILDREN && control.code === 0; index++)
+      control = await run("undrained", file, rounds, seed + index);
     return [
       {
         figure: `${rounds} disposals at random times under load`,
@@ -54,7 +58,12 @@ export async function disposeUnderLoad(rounds = 200, seed = 1): Promise<Figure[]
         measured: `${ending(drained)} ${JSON.stringify(drained.report)}`,
         met: drained.code === 0 && bytesLeft(drained.report) === 0,
       },
-      { figure: "the same engine, disposed without waiting (control)", target: "crashes", measured: ending(control), met: control.code !== 0 },
+      {
+        figure: "the same engine, disposed without waiting (control)",
+        target: "crashes",
+        measured: ending(control),
+        met: control.code !== 0,
+      },
     ];
   } finally {
     await rm(folder, { recursive: true, force: true });

@@ -61,7 +61,10 @@ async function fakeBacking(backend: FakeBackend) {
   const { signal } = new AbortController();
   const model = await backend.resolve("m.gguf", {}, signal);
   const profile = { mode: "server", capabilities: ["generate"], contextSize: 8, parallel: 1, maxQueue: 1 } as const;
-  return backend.start({ modelId: "m", incarnation: 1, model, profile, gpuLayers: 0 }, { signal, maxThreads: 1, onProgress: () => undefined });
+  return backend.start(
+    { modelId: "m", incarnation: 1, model, profile, gpuLayers: 0 },
+    { signal, maxThreads: 1, onProgress: () => undefined },
+  );
 }
 
 /** From the call of `generate` to the entry of the backing. */

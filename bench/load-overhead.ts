@@ -11,14 +11,23 @@ const OPTIONS = { contextSize: 512, parallel: 4 } as const;
 export async function loadOverhead(): Promise<Figure[]> {
   const file = await benchModel("small-f16");
   const backend = nodeLlamaCpp();
-  await using models = await ModelSupervisor.start({ name: "load-overhead", backend, memoryBudget: "unlimited", maxThreads: 1 });
+  await using models = await ModelSupervisor.start({
+    name: "load-overhead",
+    backend,
+    memoryBudget: "unlimited",
+    maxThreads: 1,
+  });
   // one engine for both sides: a second instance would share the library's global state with the first
   using lease = await models.load("warm", file, OPTIONS).then(() => models.acquire("warm"));
   const llama = engineOf(lease.native);
 
   const bare = async () => {
     const model = await llama.loadModel({ modelPath: file });
-    const context = await model.createContext({ sequences: OPTIONS.parallel, contextSize: OPTIONS.contextSize, threads: 1 });
+    const context = await model.createContext({
+      sequences: OPTIONS.parallel,
+      contextSize: OPTIONS.contextSize,
+      threads: 1,
+    });
     bareTimes.push(performance.now() - began);
     await context.dispose();
     await model.dispose();
@@ -56,6 +65,7 @@ export async function loadOverhead(): Promise<Figure[]> {
 }
 
 function engineOf(native: unknown): Awaited<ReturnType<typeof getLlama>> {
-  if (typeof native === "object" && native !== null && "llama" in native) return native.llama as Awaited<ReturnType<typeof getLlama>>;
+  if (typeof native === "object" && native !== null && "llama" in native)
+    return native.llama as Awaited<ReturnType<typeof getLlama>>;
   throw new Error("the lease has no engine");
 }

@@ -23,7 +23,11 @@ export async function threads(): Promise<Figure[]> {
         // four threads on two CPUs spin against each other: one short round shows that
         const maxTokens = count > cpus ? 2 : tokens;
         if (count > cpus && (round > 0 || file !== "small-f16")) continue;
-        await using models = await ModelSupervisor.start({ name: "threads", memoryBudget: "unlimited", maxThreads: count });
+        await using models = await ModelSupervisor.start({
+          name: "threads",
+          memoryBudget: "unlimited",
+          maxThreads: count,
+        });
         await models.load("m", source, { contextSize: 256, parallel: 4 });
         for (const streams of [1, 4]) {
           const began = performance.now();

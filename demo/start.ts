@@ -22,14 +22,17 @@ function progressLine({ modelId, phase, fraction }: LoadProgress): void {
 function showTables(models: ModelManager): void {
   for (const { id, status, mode, capabilities, placement, leases } of models.list()) {
     const bytes = Object.entries(placement).map(([device, held]) => `${device} ${mib(held ?? 0)}`);
-    say(`  ${id.padEnd(6)} ${status.padEnd(10)} ${(mode ?? "").padEnd(7)} ${capabilities.join(", ").padEnd(15)} ${bytes.join(", ")}, leases ${leases}`);
+    say(
+      `  ${id.padEnd(6)} ${status.padEnd(10)} ${(mode ?? "").padEnd(7)} ${capabilities.join(", ").padEnd(15)} ${bytes.join(", ")}, leases ${leases}`,
+    );
   }
   for (const { device, reservedBytes, limitBytes, availableBytes } of models.memory().devices) {
     say(`  device ${device}: ${mib(reservedBytes)} reserved of ${mib(limitBytes)}, ${mib(availableBytes)} available`);
   }
 }
 
-const cosine = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, index) => sum + value * (b[index] ?? 0), 0);
+const cosine = (a: readonly number[], b: readonly number[]) =>
+  a.reduce((sum, value, index) => sum + value * (b[index] ?? 0), 0);
 
 const began = performance.now();
 heading("Two small GGUF models, computed from this project's own documents");
@@ -75,7 +78,9 @@ try {
   await models.load("huge", files.chat, { contextSize: 8192, parallel: 256 });
 } catch (error) {
   if (!isModelSupervisorError(error, "insufficient_memory")) throw error;
-  say(`  ${error.code} on device "${error.device}": ${mib(error.requiredBytes)} needed, ${mib(error.availableBytes)} available`);
+  say(
+    `  ${error.code} on device "${error.device}": ${mib(error.requiredBytes)} needed, ${mib(error.availableBytes)} available`,
+  );
 }
 
 heading("A backing that dies takes nothing else with it");

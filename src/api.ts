@@ -115,7 +115,11 @@ export interface UnloadOptions {
 /** Why the tree has ended. */
 export type CloseReason =
   | { readonly reason: "closed"; readonly unreleased: readonly UnreleasedMemory[] }
-  | { readonly reason: "exhausted"; readonly error: ModelSupervisorError; readonly unreleased: readonly UnreleasedMemory[] };
+  | {
+      readonly reason: "exhausted";
+      readonly error: ModelSupervisorError;
+      readonly unreleased: readonly UnreleasedMemory[];
+    };
 
 /** One actor of the supervision tree. Plain JSON. */
 export interface SupervisionNode {

@@ -23,7 +23,13 @@ export abstract class ModelSupervisorError extends Error {
 
   /** Name, message, code, `retryable` and the fields; plain JSON, without stack and cause. */
   toJSON(): Record<string, unknown> & ErrorInfo {
-    return { ...Object.fromEntries(Object.entries(this)), name: this.name, message: this.message, code: this.code, retryable: this.retryable };
+    return {
+      ...Object.fromEntries(Object.entries(this)),
+      name: this.name,
+      message: this.message,
+      code: this.code,
+      retryable: this.retryable,
+    };
   }
 }
 
@@ -116,7 +122,9 @@ export class UnsupportedCapabilityError extends ModelSupervisorError {
   readonly capability: Capability;
   readonly mode: Mode;
   constructor(modelId: ModelId, capability: Capability, mode: Mode, has: readonly Capability[]) {
-    super(`Model "${modelId}" (mode "${mode}") does not ${capability}: it is there to ${has.join(", ") || "do nothing"}.`);
+    super(
+      `Model "${modelId}" (mode "${mode}") does not ${capability}: it is there to ${has.join(", ") || "do nothing"}.`,
+    );
     this.modelId = modelId;
     this.capability = capability;
     this.mode = mode;
@@ -268,7 +276,9 @@ export class RequestFailedError extends ModelSupervisorError {
   readonly retryable = false;
   readonly modelId: ModelId;
   constructor(modelId: ModelId, cause: unknown) {
-    super(`The engine failed on this request to model "${modelId}"${because(cause)}. The model is still there.`, { cause });
+    super(`The engine failed on this request to model "${modelId}"${because(cause)}. The model is still there.`, {
+      cause,
+    });
     this.modelId = modelId;
   }
 }
@@ -428,9 +438,7 @@ export function isModelSupervisorError<Code extends ErrorCode = ErrorCode>(
   error: unknown,
   code?: Code,
 ): error is Extract<AnyModelSupervisorError, { code: Code }> {
-  return (
-    error instanceof Error && MARKER in error && (code === undefined || ("code" in error && error.code === code))
-  );
+  return error instanceof Error && MARKER in error && (code === undefined || ("code" in error && error.code === code));
 }
 
 /** `1.5 GiB`, for messages. */

@@ -66,8 +66,14 @@ function cgroupFolders(root: string, controller: "cpu" | "memory"): string[] {
   const lines = (readText("/proc/self/cgroup") ?? "").split("\n").map((line) => line.split(":"));
   const ownPath = (match: (controllers: string) => boolean) => lines.find((line) => match(line[1] ?? "-"))?.[2] ?? "/";
   return [
-    ...ancestors(root, ownPath((controllers) => controllers === "")),
-    ...ancestors(path.join(root, controller), ownPath((controllers) => controllers.split(",").includes(controller))),
+    ...ancestors(
+      root,
+      ownPath((controllers) => controllers === ""),
+    ),
+    ...ancestors(
+      path.join(root, controller),
+      ownPath((controllers) => controllers.split(",").includes(controller)),
+    ),
   ];
 }
 

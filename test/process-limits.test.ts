@@ -25,7 +25,9 @@ describe("allowedCpus", () => {
   it("is what the machine offers where there is no quota", () => {
     expect(allowedCpus(none())).toBe(os.availableParallelism());
     expect(allowedCpus(cgroup({ "cpu.max": "max 100000\n" }))).toBe(os.availableParallelism());
-    expect(allowedCpus(cgroup({ "cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n" }))).toBe(os.availableParallelism());
+    expect(allowedCpus(cgroup({ "cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n" }))).toBe(
+      os.availableParallelism(),
+    );
   });
 
   it.each([
@@ -60,7 +62,14 @@ describe("ramLimits", () => {
   });
 
   it.each([
-    ["version 2", { "memory.max": `${512 * MIB}\n`, "memory.current": `${200 * MIB}\n`, "memory.stat": `anon 1\ninactive_file ${40 * MIB}\nactive_file ${10 * MIB}\n` }],
+    [
+      "version 2",
+      {
+        "memory.max": `${512 * MIB}\n`,
+        "memory.current": `${200 * MIB}\n`,
+        "memory.stat": `anon 1\ninactive_file ${40 * MIB}\nactive_file ${10 * MIB}\n`,
+      },
+    ],
     [
       "version 1",
       {
@@ -80,6 +89,8 @@ describe("ramLimits", () => {
   });
 
   it("ignore a limit beyond the machine, which is how version 1 says that there is none", () => {
-    expect(ramLimits(cgroup({ "memory/memory.limit_in_bytes": "9223372036854771712\n" })).totalBytes).toBeGreaterThan(os.totalmem() / 2);
+    expect(ramLimits(cgroup({ "memory/memory.limit_in_bytes": "9223372036854771712\n" })).totalBytes).toBeGreaterThan(
+      os.totalmem() / 2,
+    );
   });
 });

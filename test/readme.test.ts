@@ -24,7 +24,9 @@ afterAll(() => rm(folder, { recursive: true, force: true }));
 
 describe("the README", () => {
   it("lists every error code with whether it is retryable, and no other", () => {
-    const rows = [...readme.matchAll(/^\| `([a-z_]+)` \| .* \| (yes|no) \|$/gm)].map(([, code, retryable]) => `${code} ${retryable}`);
+    const rows = [...readme.matchAll(/^\| `([a-z_]+)` \| .* \| (yes|no) \|$/gm)].map(
+      ([, code, retryable]) => `${code} ${retryable}`,
+    );
     // what an error class always says is on its prototype's instances, whatever their arguments
     const codes = Object.values<unknown>(surface).flatMap((value) => {
       if (typeof value !== "function" || !(value.prototype instanceof surface.ModelSupervisorError)) return [];
@@ -42,8 +44,15 @@ describe("the README", () => {
         : 'import type { ModelManager } from "model-supervisor";\ndeclare const models: ModelManager;\n';
       await writeFile(path.join(folder, `block-${index}.ts`), `${prelude}${block}\nexport {};\n`);
     }
-    const paths = { "model-supervisor": ["../../src/index.ts"], "model-supervisor/testing": ["../../src/testing/index.ts"] };
-    const config = { extends: "../../tsconfig.json", compilerOptions: { paths, noUnusedLocals: false }, include: ["*.ts"] };
+    const paths = {
+      "model-supervisor": ["../../src/index.ts"],
+      "model-supervisor/testing": ["../../src/testing/index.ts"],
+    };
+    const config = {
+      extends: "../../tsconfig.json",
+      compilerOptions: { paths, noUnusedLocals: false },
+      include: ["*.ts"],
+    };
     await writeFile(path.join(folder, "tsconfig.json"), JSON.stringify(config));
 
     // on errors the compiler's exit code makes the promise reject, with what it said

@@ -11,7 +11,9 @@ export interface Figure {
 export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   const middle = Math.floor(sorted.length / 2);
-  return sorted.length % 2 === 1 ? (sorted[middle] ?? NaN) : ((sorted[middle - 1] ?? NaN) + (sorted[middle] ?? NaN)) / 2;
+  return sorted.length % 2 === 1
+    ? (sorted[middle] ?? NaN)
+    : ((sorted[middle - 1] ?? NaN) + (sorted[middle] ?? NaN)) / 2;
 }
 
 /** Runs every case once per round, in turn, so that what disturbs the machine disturbs all alike. Milliseconds per case. */
@@ -33,6 +35,9 @@ export async function interleave<Name extends string>(
 }
 
 export function table(figures: readonly Figure[]): string {
-  const rows = figures.map(({ figure, target, measured, met }) => `| ${figure} | ${target} | ${measured} | ${met === undefined ? "stated" : met ? "met" : "**missed**"} |`);
+  const rows = figures.map(
+    ({ figure, target, measured, met }) =>
+      `| ${figure} | ${target} | ${measured} | ${met === undefined ? "stated" : met ? "met" : "**missed**"} |`,
+  );
   return ["| figure | target | measured | |", "|---|---|---|---|", ...rows].join("\n");
 }

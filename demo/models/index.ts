@@ -33,7 +33,10 @@ export async function demoModels(cacheFolder: string, corpus?: readonly string[]
     throw new Error(`The demonstration models need a text of ${FEWEST_WORDS} words or more; this one has ${words}.`);
   }
 
-  const key = createHash("sha256").update(JSON.stringify([MAKER_VERSION, paragraphs])).digest("hex").slice(0, 16);
+  const key = createHash("sha256")
+    .update(JSON.stringify([MAKER_VERSION, paragraphs]))
+    .digest("hex")
+    .slice(0, 16);
   const chat = join(cacheFolder, `demo-chat-${key}.gguf`);
   const embed = join(cacheFolder, `demo-embed-${key}.gguf`);
   await mkdir(cacheFolder, { recursive: true });

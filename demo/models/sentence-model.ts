@@ -24,7 +24,9 @@ export async function makeSentenceModel(file: string, paragraphs: readonly strin
   const company = new PairCounts();
   const sentencesWith = new Map<number, number>();
   for (const sentence of sentences) {
-    const tokens = [...new Set(sentence)].flatMap((word) => (vocabulary.has(SPACE + word) ? [vocabulary.id(SPACE + word)] : []));
+    const tokens = [...new Set(sentence)].flatMap((word) =>
+      vocabulary.has(SPACE + word) ? [vocabulary.id(SPACE + word)] : [],
+    );
     for (const token of tokens) {
       sentencesWith.set(token, (sentencesWith.get(token) ?? 0) + 1);
       for (const other of tokens) company.add(token, other);

@@ -57,7 +57,14 @@ export async function makeWordModel(file: string, paragraphs: readonly string[])
       tokenizer: ugmTokenizer(vocabulary),
       embedding,
       output,
-      attention: wordAttention({ stateLength, tokenValue, previousCodes: previous.right, topicCodes, importance, codesAt }),
+      attention: wordAttention({
+        stateLength,
+        tokenValue,
+        previousCodes: previous.right,
+        topicCodes,
+        importance,
+        codesAt,
+      }),
       ropeBase: ROPE_BASE,
       format: "Q8_0",
     }),
@@ -77,10 +84,19 @@ function setChances(output: Matrix, { next, frequencies }: WordStatistics, balla
 /** Makes the longest code one long, which keeps all codes small beside the ballast; the products stay the same. */
 function shortened({ left, right }: Factors): Factors {
   const squared = new Float32Array(right.columns);
-  for (let i = 0; i < right.rows; i++) right.row(i).forEach((value, token) => (squared[token] = (squared[token] ?? 0) + value ** 2));
+  for (let i = 0; i < right.rows; i++)
+    right.row(i).forEach((value, token) => (squared[token] = (squared[token] ?? 0) + value ** 2));
   const longest = Math.sqrt(squared.reduce((most, value) => Math.max(most, value), 0)) || 1;
   return {
-    left: new Matrix(left.rows, left.columns, left.values.map((value) => value * longest)),
-    right: new Matrix(right.rows, right.columns, right.values.map((value) => value / longest)),
+    left: new Matrix(
+      left.rows,
+      left.columns,
+      left.values.map((value) => value * longest),
+    ),
+    right: new Matrix(
+      right.rows,
+      right.columns,
+      right.values.map((value) => value / longest),
+    ),
   };
 }

@@ -17,7 +17,12 @@ export type Action =
   /** Keeps the caller of this command until the load or unload of this life is settled. */
   | { readonly do: "await"; readonly what: "load" | "unload"; readonly incarnation: number }
   /** Answers everyone who waits for that. */
-  | { readonly do: "settle"; readonly what: "load" | "unload"; readonly incarnation: number; readonly error?: ModelSupervisorError }
+  | {
+      readonly do: "settle";
+      readonly what: "load" | "unload";
+      readonly incarnation: number;
+      readonly error?: ModelSupervisorError;
+    }
   | { readonly do: "start-load" }
   | { readonly do: "abort-load"; readonly incarnation: number }
   | { readonly do: "watch"; readonly live: LiveModel }
@@ -36,7 +41,10 @@ export type Action =
 
 /** A typed event for listeners. */
 export type Notice = {
-  [Name in keyof ModelManagerEvents]: { readonly name: Name; readonly payload: Parameters<ModelManagerEvents[Name]>[0] };
+  [Name in keyof ModelManagerEvents]: {
+    readonly name: Name;
+    readonly payload: Parameters<ModelManagerEvents[Name]>[0];
+  };
 }[keyof ModelManagerEvents];
 
 export interface Decision {
@@ -151,7 +159,10 @@ function decideFact(row: Entry | undefined, fact: LifecycleFact): Decision {
     }
     case "unload.expired":
       return {
-        row: isThisLife && row.status === "unloading" ? { ...row, status: "ready", unloadReason: undefined, forget: false } : row,
+        row:
+          isThisLife && row.status === "unloading"
+            ? { ...row, status: "ready", unloadReason: undefined, forget: false }
+            : row,
         actions: [{ do: "settle", what: "unload", incarnation, error: fact.error }],
       };
     case "dispose.failed":
@@ -166,7 +177,10 @@ function decideFact(row: Entry | undefined, fact: LifecycleFact): Decision {
       const settle = { do: "settle", what: "unload", incarnation } as const;
       if (isThisLife && row.disposing) return { row: { ...row, disposing: false }, actions: [settle] };
       if (!isThisLife || row.status !== "unloading") return { row, actions: [settle] };
-      return { row: withoutLife(row), actions: [emitUnload("model:unloaded", row, row.unloadReason ?? "caller"), settle] };
+      return {
+        row: withoutLife(row),
+        actions: [emitUnload("model:unloaded", row, row.unloadReason ?? "caller"), settle],
+      };
     }
     case "backing.down":
       return decideDown(row, fact, isThisLife);
@@ -189,11 +203,7 @@ function decideDown(
   if (row.status !== "ready") return { row, actions: [abort] };
   return {
     row: { ...row, status: "error", error, live: undefined, disposing: true },
-    actions: [
-      abort,
-      emitError(row, error),
-      { do: "start-unload", incarnation, live, timeoutMs: 0, force: true },
-    ],
+    actions: [abort, emitError(row, error), { do: "start-unload", incarnation, live, timeoutMs: 0, force: true }],
   };
 }
 
@@ -210,7 +220,10 @@ function cancelLoad(row: Entry, reason: UnloadReason): Decision {
 }
 
 function emitError(row: Entry, error: ModelSupervisorError): Action {
-  return { do: "emit", notice: { name: "model:error", payload: { modelId: row.id, incarnation: row.incarnation, error } } };
+  return {
+    do: "emit",
+    notice: { name: "model:error", payload: { modelId: row.id, incarnation: row.incarnation, error } },
+  };
 }
 
 function emitUnload(name: "model:unloading" | "model:unloaded", row: Entry, reason: UnloadReason): Action {
@@ -219,7 +232,9 @@ function emitUnload(name: "model:unloading" | "model:unloaded", row: Entry, reas
 
 /** What stays of a row when its life is over. */
 function withoutLife(row: Entry): Entry | undefined {
-  return row.declared && !row.forget ? { ...blank(row.id, row.source, row.settings, true), incarnation: row.incarnation } : undefined;
+  return row.declared && !row.forget
+    ? { ...blank(row.id, row.source, row.settings, true), incarnation: row.incarnation }
+    : undefined;
 }
 
 /** A declared row that was never loaded. */

@@ -1,6 +1,7 @@
 /**
  * The path of an inference call: table read, lease, backing. Nothing here sends to an actor or waits for the manager.
  */
+import { setMaxListeners } from "node:events";
 import { nanoid } from "nanoid";
 import type { Clock } from "../api.js";
 import { DEFAULT_MODEL } from "../api.js";
@@ -33,7 +34,8 @@ export function hold(table: ModelTable, id: ModelId, clock: Clock): Held {
   const entry = table.get(modelId);
   if (entry === undefined) throw new NotLoadedError(modelId);
   const { live } = entry;
-  if (live === undefined || !live.block.acquire(clock.now())) throw new NotReadyError(modelId, entry.status, entry.error);
+  if (live === undefined || !live.block.acquire(clock.now()))
+    throw new NotReadyError(modelId, entry.status, entry.error);
   return { entry, live };
 }
 
@@ -73,7 +75,9 @@ export function run<T>(
       live.block.release(clock.now());
     };
     // an async function, so that a backing that throws instead of rejecting is treated alike
-    const working = request.signal.aborted ? Promise.reject(request.signal.reason) : (async () => work(live.backing, request))();
+    const working = request.signal.aborted
+      ? Promise.reject(request.signal.reason)
+      : (async () => work(live.backing, request))();
     working.then(
       (value) => {
         request.settled = true;
@@ -81,7 +85,8 @@ export function run<T>(
         resolve(value);
       },
       async (error: unknown) => {
-        const reason = error instanceof ModelSupervisorError ? error : await engineError(error, live, modelId, incarnation);
+        const reason =
+          error instanceof ModelSupervisorError ? error : await engineError(error, live, modelId, incarnation);
         request.settled = true;
         leave();
         reject(reason); // without effect if an abort has answered already
@@ -91,7 +96,12 @@ export function run<T>(
 }
 
 /** An untyped error of the engine: the whole backing went down (then `exited` has settled before), or this request failed. */
-async function engineError(error: unknown, live: LiveModel, modelId: ModelId, incarnation: number): Promise<ModelSupervisorError> {
+async function engineError(
+  error: unknown,
+  live: LiveModel,
+  modelId: ModelId,
+  incarnation: number,
+): Promise<ModelSupervisorError> {
   const exit = await Promise.race([live.backing.exited, Promise.resolve(undefined)]);
   return exit?.reason === "crashed"
     ? new BackingCrashedError({ ...exit, modelId, incarnation })
@@ -101,6 +111,8 @@ async function engineError(error: unknown, live: LiveModel, modelId: ModelId, in
 /** Calls `abort` when the signal aborts, at once if it has. Returns the way to stop listening. */
 function onAbort(signal: AbortSignal | undefined, abort: (reason: unknown) => void): (() => void) | undefined {
   if (signal === undefined) return undefined;
+  // one caller's signal may serve any number of requests, which Node would take for a leak from the eleventh on
+  setMaxListeners(0, signal);
   const listener = () => abort(signal.reason);
   if (signal.aborted) listener();
   else signal.addEventListener("abort", listener, { once: true });

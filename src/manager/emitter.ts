@@ -33,7 +33,8 @@ export class ModelEvents {
   }
 
   #guard(name: string, listener: Listener): Listener {
-    const guarded = this.#guarded.get(listener) ?? ((payload: unknown) => guard(() => listener(payload), name, this.#logger));
+    const guarded =
+      this.#guarded.get(listener) ?? ((payload: unknown) => guard(() => listener(payload), name, this.#logger));
     this.#guarded.set(listener, guarded);
     return guarded;
   }

@@ -73,7 +73,8 @@ export class Executor {
   #loadDeclared(): void {
     if (this.#orphans.size > 0 || this.#closing.length > 0) return;
     for (const { id } of this.#input.declarations) {
-      if (this.#input.table.get(id)?.status === "registered") this.#decide({ type: "model.load", id, source: undefined }, {});
+      if (this.#input.table.get(id)?.status === "registered")
+        this.#decide({ type: "model.load", id, source: undefined }, {});
     }
   }
 
@@ -141,7 +142,8 @@ export class Executor {
       if (table.defaultId() === event.id) writer.setDefault(undefined);
     } else if (row !== before) {
       writer.put(row);
-      if (caller.load?.makeDefault && row.status === "loading") this.#nextDefaults.add(incarnationKey(row.id, row.incarnation));
+      if (caller.load?.makeDefault && row.status === "loading")
+        this.#nextDefaults.add(incarnationKey(row.id, row.incarnation));
     }
     for (const action of actions) this.#perform(action, event, caller);
   }
@@ -199,7 +201,8 @@ export class Executor {
       return;
     }
     const row = this.#input.table.get(life.id);
-    if (this.#nextDefaults.delete(incarnationKey(life.id, life.incarnation)) && !error) this.#input.writer.setDefault(life.id);
+    if (this.#nextDefaults.delete(incarnationKey(life.id, life.incarnation)) && !error)
+      this.#input.writer.setDefault(life.id);
     for (const reply of this.#loads.take(life)) {
       if (error || row === undefined) reply.fail(error ?? new LoadCancelledError(life.id));
       else reply.ok(this.#infoOf(row));

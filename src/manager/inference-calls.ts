@@ -15,7 +15,14 @@ import type { Entry } from "../table/entry.js";
 import { run } from "./dispatch.js";
 import type { Consumer, Held } from "./dispatch.js";
 import { PulledGeneration } from "./generation-stream.js";
-import { checkGenerateOptions, checkMessages, checkRequestOptions, checkText, checkTexts, checkTokens } from "./options.js";
+import {
+  checkGenerateOptions,
+  checkMessages,
+  checkRequestOptions,
+  checkText,
+  checkTexts,
+  checkTokens,
+} from "./options.js";
 
 /** Takes the lease for one call; throws where there is none to be had. */
 export type Take = () => Held;
@@ -39,11 +46,15 @@ export class InferenceCalls {
   }
 
   stream(take: Take, prompt: string, options: GenerateOptions = {}): GenerationStream {
-    return new PulledGeneration(async (consumer) => this.#complete(take, "generate", promptCall(prompt), options, consumer));
+    return new PulledGeneration(async (consumer) =>
+      this.#complete(take, "generate", promptCall(prompt), options, consumer),
+    );
   }
 
   streamChat(take: Take, messages: readonly ChatMessage[], options: GenerateOptions = {}): GenerationStream {
-    return new PulledGeneration(async (consumer) => this.#complete(take, "chat", messagesCall(messages), options, consumer));
+    return new PulledGeneration(async (consumer) =>
+      this.#complete(take, "chat", messagesCall(messages), options, consumer),
+    );
   }
 
   #complete(
@@ -80,19 +91,30 @@ export class InferenceCalls {
   async #embed(take: Take, texts: readonly string[], options: RequestOptions) {
     const requestOptions = checkRequestOptions(options);
     const held = take();
-    const { embeddings, promptTokens } = await run(held, this.#clock, requestOptions, async (backing, request) =>
-      backing.embed?.(texts, request) ?? refuse(held.entry, "embed"),
+    const { embeddings, promptTokens } = await run(
+      held,
+      this.#clock,
+      requestOptions,
+      async (backing, request) => backing.embed?.(texts, request) ?? refuse(held.entry, "embed"),
     );
     return { embeddings, usage: { promptTokens } };
   }
 
-  async rank(take: Take, query: string, documents: readonly string[], options: RequestOptions = {}): Promise<RankResult> {
+  async rank(
+    take: Take,
+    query: string,
+    documents: readonly string[],
+    options: RequestOptions = {},
+  ): Promise<RankResult> {
     const question = checkText(query, "query");
     const texts = checkTexts(documents, "documents");
     const requestOptions = checkRequestOptions(options);
     const held = take();
-    const { scores, promptTokens } = await run(held, this.#clock, requestOptions, async (backing, request) =>
-      backing.rank?.(question, texts, request) ?? refuse(held.entry, "rank"),
+    const { scores, promptTokens } = await run(
+      held,
+      this.#clock,
+      requestOptions,
+      async (backing, request) => backing.rank?.(question, texts, request) ?? refuse(held.entry, "rank"),
     );
     const results = texts.map((document, index) => ({ index, score: scores[index] ?? 0, document }));
     return { results: results.toSorted((a, b) => b.score - a.score), usage: { promptTokens } };
@@ -107,7 +129,12 @@ export class InferenceCalls {
   async detokenize(take: Take, tokens: readonly number[]): Promise<string> {
     const checked = checkTokens(tokens);
     const held = take();
-    return run(held, this.#clock, {}, async (backing) => backing.detokenize?.(checked) ?? refuse(held.entry, "generate"));
+    return run(
+      held,
+      this.#clock,
+      {},
+      async (backing) => backing.detokenize?.(checked) ?? refuse(held.entry, "generate"),
+    );
   }
 }
 

@@ -91,7 +91,8 @@ export class ModelManagerClient implements ModelManager {
         source: settings,
         makeDefault: model.default ?? false,
         onProgress:
-          onProgress && ((phase, fraction) => guard(() => onProgress({ modelId: id, phase, fraction }), "onProgress", logger)),
+          onProgress &&
+          ((phase, fraction) => guard(() => onProgress({ modelId: id, phase, fraction }), "onProgress", logger)),
         ticket,
         reply,
       }),
@@ -111,7 +112,15 @@ export class ModelManagerClient implements ModelManager {
     const { calls, checkOpen } = this.#input;
     checkOpen();
     const { timeoutMs, force } = checkUnloadOptions(options);
-    return calls.call<void>(id, (reply) => ({ type: "model.unload", id, timeoutMs, force, forget, reason: "caller", reply }));
+    return calls.call<void>(id, (reply) => ({
+      type: "model.unload",
+      id,
+      timeoutMs,
+      force,
+      forget,
+      reason: "caller",
+      reply,
+    }));
   }
 
   async setDefault(id: ModelId): Promise<void> {

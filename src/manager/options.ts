@@ -48,11 +48,15 @@ const modelShape = {
     .optional(),
   mode: choice("server", "direct").optional(),
   default: flag.optional(),
-  gpuLayers: z.union([choice("auto", "max"), whole(0)], { error: '"auto", "max" or a whole number of at least 0' }).optional(),
+  gpuLayers: z
+    .union([choice("auto", "max"), whole(0)], { error: '"auto", "max" or a whole number of at least 0' })
+    .optional(),
   splitMode: choice("none", "layer", "row").optional(),
   tensorSplit: z
     .array(number(0, 1e9), { error: "an array of weights of at least 0" })
-    .refine((weights) => weights.length === 0 || weights.some((weight) => weight > 0), { error: "at least one weight above 0" })
+    .refine((weights) => weights.length === 0 || weights.some((weight) => weight > 0), {
+      error: "at least one weight above 0",
+    })
     .optional(),
   mainGpu: whole(0, 255).optional(),
   offloadKqv: flag.optional(),
@@ -68,13 +72,19 @@ const modelOptions = z.strictObject(modelShape);
 const loadOptions = z.strictObject({
   ...modelShape,
   signal: signal.optional(),
-  onProgress: instance((value): value is NonNullable<LoadOptions["onProgress"]> => typeof value === "function", "a function").optional(),
+  onProgress: instance(
+    (value): value is NonNullable<LoadOptions["onProgress"]> => typeof value === "function",
+    "a function",
+  ).optional(),
 });
 const unloadOptions = z.strictObject({ timeoutMs: milliseconds.optional(), force: flag.optional() });
 const closeOptions = z.strictObject({ timeoutMs: milliseconds.optional() });
 const requestShape = { signal: signal.optional(), timeoutMs: milliseconds.optional() };
 const requestOptions = z.strictObject(requestShape);
-const stopText = z.custom<string>((value) => typeof value === "string" && value !== "" && value.isWellFormed(), "non-empty, well-formed strings");
+const stopText = z.custom<string>(
+  (value) => typeof value === "string" && value !== "" && value.isWellFormed(),
+  "non-empty, well-formed strings",
+);
 const generateOptions = z.strictObject({
   ...requestShape,
   maxTokens: whole(1).optional(),
@@ -106,13 +116,21 @@ const supervisorOptions = z.strictObject({
     "a Backend with devices, resolve, estimate and start",
   ).optional(),
   memoryBudget: memoryBudget.optional(),
-  models: z.array(z.strictObject({ id: modelId, source, ...modelShape }), { error: "an array of { id, source, … }" }).optional(),
-  maxThreads: z.union([choice("auto"), whole(1, 1024)], { error: '"auto" or a whole number from 1 to 1024' }).optional(),
+  models: z
+    .array(z.strictObject({ id: modelId, source, ...modelShape }), { error: "an array of { id, source, … }" })
+    .optional(),
+  maxThreads: z
+    .union([choice("auto"), whole(1, 1024)], { error: '"auto" or a whole number from 1 to 1024' })
+    .optional(),
   clock: instance(
-    (value): value is NonNullable<ModelSupervisorOptions["clock"]> => hasMethods(value, "now", "setTimeout", "clearTimeout"),
+    (value): value is NonNullable<ModelSupervisorOptions["clock"]> =>
+      hasMethods(value, "now", "setTimeout", "clearTimeout"),
     "a Clock with now, setTimeout and clearTimeout",
   ).optional(),
-  logger: instance((value): value is NonNullable<ModelSupervisorOptions["logger"]> => hasMethods(value, "warn"), "a Logger with warn").optional(),
+  logger: instance(
+    (value): value is NonNullable<ModelSupervisorOptions["logger"]> => hasMethods(value, "warn"),
+    "a Logger with warn",
+  ).optional(),
 });
 
 const chatMessages = z
@@ -134,7 +152,11 @@ function check<T>(schema: z.ZodType<T>, value: unknown, name: string): T {
   const path = issue?.path ?? [];
   if (issue?.code === "unrecognized_keys") {
     const key = issue.keys[0] ?? "";
-    throw new InvalidOptionError([...path, key].join("."), nearest(key, knownKeys(schema, path)), valueAt(value, [...path, key]));
+    throw new InvalidOptionError(
+      [...path, key].join("."),
+      nearest(key, knownKeys(schema, path)),
+      valueAt(value, [...path, key]),
+    );
   }
   throw new InvalidOptionError(path.join(".") || name, issue?.message ?? "another value", valueAt(value, path));
 }
@@ -191,7 +213,11 @@ export function checkLoadOptions(options: unknown): LoadOptions {
 export function checkNoModelOptions({ default: _default, ...options }: ModelOptions): void {
   const [given] = Object.entries(options).find(([, value]) => value !== undefined) ?? [];
   if (given === undefined) return;
-  throw new InvalidOptionError(given, "no such option without a source: the model keeps the options it has", Reflect.get(options, given));
+  throw new InvalidOptionError(
+    given,
+    "no such option without a source: the model keeps the options it has",
+    Reflect.get(options, given),
+  );
 }
 
 export function checkModelOptions(options: unknown): ModelOptions {
@@ -244,7 +270,8 @@ export function checkMessages(messages: unknown): readonly ChatMessage[] {
 /** Text for the engine: well-formed and without NUL, both of which would be lost or cut on the way to native code. */
 export function checkText(text: unknown, name: string): string {
   if (typeof text !== "string") throw new InvalidOptionError(name, "a string", text);
-  if (!text.isWellFormed()) throw new InvalidOptionError(name, "well-formed text without lone surrogates", text.toWellFormed());
+  if (!text.isWellFormed())
+    throw new InvalidOptionError(name, "well-formed text without lone surrogates", text.toWellFormed());
   if (text.includes("\0")) throw new InvalidOptionError(name, "text without NUL characters", text);
   return text;
 }

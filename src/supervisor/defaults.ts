@@ -15,6 +15,9 @@ function isTimer(handle: unknown): handle is NodeJS.Timeout {
 
 export const DEFAULT_LOGGER: Logger = {
   warn: (message, error) => {
-    process.emitWarning(error instanceof Error ? `${message} ${error.stack ?? error.message}` : message, "ModelSupervisorWarning");
+    process.emitWarning(
+      error instanceof Error ? `${message} ${error.stack ?? error.message}` : message,
+      "ModelSupervisorWarning",
+    );
   },
 };

@@ -52,9 +52,9 @@ export class Drain {
     }
   }
 
-  /** After an abort: the engine falls quiet when it does. */
-  untilUnused(signal: AbortSignal): Promise<DrainEnd> {
-    return this.#wait(signal, () => undefined);
+  /** After an abort: the engine falls quiet when it does. Goes on when the task is stopped, for nobody else may come. */
+  async untilUnused(): Promise<void> {
+    await this.#wait(new AbortController().signal, () => undefined);
   }
 
   #wait(signal: AbortSignal, begin: (end: (how: DrainEnd) => void) => void): Promise<DrainEnd> {

@@ -24,7 +24,11 @@ export async function disposeLeftovers(
           if (facts.some((fact) => fact.type === "memory.released")) writer.unreserve(id, incarnation);
           resolve();
         };
-        const context = { drain: new Drain(order, clock), clock, report: (fact: LifecycleFact & Life) => settle([fact]) };
+        const context = {
+          drain: new Drain(order, clock),
+          clock,
+          report: (fact: LifecycleFact & Life) => settle([fact]),
+        };
         void unloadTask(order, context, signal).then(settle);
       });
     }),

@@ -28,7 +28,11 @@ export async function loadTask(
   const { id, incarnation, source, settings, onProgress } = order;
   const life = { id, incarnation };
   const released: LifecycleFact = { ...life, type: "memory.released" };
-  const failed = (error: unknown): LifecycleFact => ({ ...life, type: "load.failed", error: loadError(id, "start", error) });
+  const failed = (error: unknown): LifecycleFact => ({
+    ...life,
+    type: "load.failed",
+    error: loadError(id, "start", error),
+  });
   let backing: Backing;
   let plan: PlannedLoad;
   try {

@@ -58,7 +58,10 @@ export const temporaryChildrenMachine = setup({
       ],
     },
     "xstate.error.actor.*": {
-      actions: [stopChild(({ event }) => event.actorId), ({ context, event }) => context.onBug(event.actorId, event.error)],
+      actions: [
+        stopChild(({ event }) => event.actorId),
+        ({ context, event }) => context.onBug(event.actorId, event.error),
+      ],
     },
   },
 });

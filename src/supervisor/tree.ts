@@ -50,7 +50,10 @@ export class Tree {
       stop: (childId) => this.#children("loads")?.send({ type: "child.stop", childId }),
     });
     this.#root = createActor(rootMachine, {
-      clock: { setTimeout: (callback, ms) => clock.setTimeout(callback, ms), clearTimeout: (id) => clock.clearTimeout(id) },
+      clock: {
+        setTimeout: (callback, ms) => clock.setTimeout(callback, ms),
+        clearTimeout: (id) => clock.clearTimeout(id),
+      },
       input: {
         manager: {
           table: input.table,
@@ -60,7 +63,10 @@ export class Tree {
           declarations: input.declarations,
           notify: input.notify,
         },
-        children: { report, onBug: (childId, error) => logger.warn(`Task "${childId}" of supervisor "${name}" failed.`, error) },
+        children: {
+          report,
+          onBug: (childId, error) => logger.warn(`Task "${childId}" of supervisor "${name}" failed.`, error),
+        },
         now: () => clock.now(),
         onRestart: (child, error) => {
           logger.warn(`Part "${child}" of supervisor "${name}" failed and was restarted.`, error);
@@ -120,6 +126,8 @@ export class Tree {
 
 function supervisorNode(id: string, ref: TemporaryChildrenRef | undefined): SupervisionNode[] {
   if (ref === undefined) return [];
-  const children = Object.keys(ref.getSnapshot().children).map((child) => ({ id: child, kind: "worker", children: [] }) as const);
+  const children = Object.keys(ref.getSnapshot().children).map(
+    (child) => ({ id: child, kind: "worker", children: [] }) as const,
+  );
   return [{ id, kind: "supervisor", strategy: "one_for_one", children }];
 }

@@ -18,7 +18,9 @@ export interface UnloadContext {
 
 /**
  * Drains a model and disposes it. Never disposes under a request: one that ignores its abort makes the model stuck
- * (`dispose.failed`, its bytes stay reserved), and if it does end some day, the disposal goes on from there.
+ * (`dispose.failed`, its bytes stay reserved), and if it does end some day, the disposal goes on from there, even if the
+ * tree has ended meanwhile. When the manager is restarted, its successor orders the same again; a second disposal joins the
+ * first.
  */
 export async function unloadTask(
   { id, incarnation, live, timeoutMs }: UnloadOrder,
@@ -39,7 +41,7 @@ export async function unloadTask(
   const fail = (error: ModelSupervisorError) => report({ ...life, type: "dispose.failed", error });
   const deadline = clock.setTimeout(() => fail(stuck(id, live)), DISPOSE_DEADLINE_MS);
   try {
-    if ((await drain.untilUnused(signal)) === "stopped") return [];
+    await drain.untilUnused();
     await live.backing.dispose();
     return [{ ...life, type: "memory.released" }];
   } catch (error) {

@@ -1,4 +1,14 @@
-import type { Backend, Backing, BackingExit, Estimate, MemoryNeed, ModelProfile, ResolvedModel, StartContext, StartSpec } from "../backends/backend.js";
+import type {
+  Backend,
+  Backing,
+  BackingExit,
+  Estimate,
+  MemoryNeed,
+  ModelProfile,
+  ResolvedModel,
+  StartContext,
+  StartSpec,
+} from "../backends/backend.js";
 import { SourceUnavailableError } from "../errors.js";
 import type { Capability, DeviceInfo, ModelId, ModelSource } from "../model.js";
 import { FakeBacking } from "./fake-backing.js";
@@ -71,7 +81,10 @@ export class FakeBackend implements Backend {
     const { ramBytes = 16 * 1024 ** 3, gpuBytes = [] } = options;
     this.deviceList = [
       { device: "ram", name: "fake RAM", totalBytes: ramBytes, freeBytes: ramBytes },
-      ...gpuBytes.map((bytes, index) => ({ device: `gpu:${index}`, name: `fake GPU ${index}`, totalBytes: bytes, freeBytes: bytes }) as const),
+      ...gpuBytes.map(
+        (bytes, index) =>
+          ({ device: `gpu:${index}`, name: `fake GPU ${index}`, totalBytes: bytes, freeBytes: bytes }) as const,
+      ),
     ];
   }
 
@@ -115,7 +128,10 @@ export class FakeBackend implements Backend {
   get liveBytes(): number {
     return [...this.#live.keys()]
       .map((backing) => backing.memory())
-      .reduce((sum, { ramBytes, gpuWeightsBytes, gpuContextBytes }) => sum + ramBytes + gpuWeightsBytes + gpuContextBytes, 0);
+      .reduce(
+        (sum, { ramBytes, gpuWeightsBytes, gpuContextBytes }) => sum + ramBytes + gpuWeightsBytes + gpuContextBytes,
+        0,
+      );
   }
 
   /** Whether this life of the model has a backing that was neither disposed nor crashed. */
@@ -190,7 +206,12 @@ export class FakeBackend implements Backend {
   #need(source: ModelSource, gpuLayers: number): MemoryNeed {
     const { ramBytes = 0, gpuWeightsBytes = 0, gpuContextBytes = 0, mappedBytes = 0 } = this.#model(source);
     if (gpuLayers > 0) return { ramBytes, gpuWeightsBytes, gpuContextBytes, mappedBytes };
-    return { ramBytes: ramBytes + gpuWeightsBytes + gpuContextBytes, gpuWeightsBytes: 0, gpuContextBytes: 0, mappedBytes };
+    return {
+      ramBytes: ramBytes + gpuWeightsBytes + gpuContextBytes,
+      gpuWeightsBytes: 0,
+      gpuContextBytes: 0,
+      mappedBytes,
+    };
   }
 
   #gpuCount(): number {

@@ -1,4 +1,12 @@
-import type { Backing, BackingExit, BackingRequest, Completion, MemoryNeed, Sampling, StartSpec } from "../backends/backend.js";
+import type {
+  Backing,
+  BackingExit,
+  BackingRequest,
+  Completion,
+  MemoryNeed,
+  Sampling,
+  StartSpec,
+} from "../backends/backend.js";
 import { ContextLengthExceededError, InvalidOptionError, QueueFullError } from "../errors.js";
 import type { ChatMessage, FinishReason } from "../inference.js";
 import type { Capability } from "../model.js";
@@ -143,7 +151,10 @@ export class FakeBacking implements Backing {
     if (empty !== -1) return Promise.reject(new InvalidOptionError(`texts.${empty}`, "a non-empty text", ""));
     return this.#inSlot(request, async (signal) => {
       await this.#script.step("embed", signal);
-      return { embeddings: texts.map(vectorOf), promptTokens: texts.reduce((sum, text) => sum + words(text).length, 0) };
+      return {
+        embeddings: texts.map(vectorOf),
+        promptTokens: texts.reduce((sum, text) => sum + words(text).length, 0),
+      };
     });
   }
 
@@ -163,7 +174,8 @@ export class FakeBacking implements Backing {
     const { modelId, profile } = this.#spec;
     if (this.#ended) throw this.#ended.error;
     if (this.#running.size >= profile.parallel) {
-      if (this.#waiting.length >= profile.maxQueue) throw new QueueFullError(modelId, profile.maxQueue, this.#waiting.length);
+      if (this.#waiting.length >= profile.maxQueue)
+        throw new QueueFullError(modelId, profile.maxQueue, this.#waiting.length);
       await this.#queue(request.signal);
     }
     const ending = new AbortController();

@@ -90,7 +90,10 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
     it("refuses a source that is not there", async () => {
       const { backend, missing, talker } = await setup();
 
-      expect(await rejection(backend.resolve(missing, {}, never))).toMatchObject({ code: "source_unavailable", source: missing });
+      expect(await rejection(backend.resolve(missing, {}, never))).toMatchObject({
+        code: "source_unavailable",
+        source: missing,
+      });
       expect((await backend.resolve(talker.source, {}, never)).source).toBe(talker.source);
     });
 
@@ -130,12 +133,22 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
     it("gives everything back when a start is aborted before or while it runs", async () => {
       const { backend, talker } = await setup();
       const model = await backend.resolve(talker.source, {}, never);
-      const profile: ModelProfile = { mode: "server", capabilities: ["generate"], contextSize: 128, parallel: 1, maxQueue: 1 };
+      const profile: ModelProfile = {
+        mode: "server",
+        capabilities: ["generate"],
+        contextSize: 128,
+        parallel: 1,
+        maxQueue: 1,
+      };
       const spec = { modelId: "m", incarnation: 1, model, profile, gpuLayers: 0 };
       const reason = new Error("enough");
       const controller = new AbortController();
 
-      const early = backend.start(spec, { signal: AbortSignal.abort(reason), maxThreads: 1, onProgress: () => undefined });
+      const early = backend.start(spec, {
+        signal: AbortSignal.abort(reason),
+        maxThreads: 1,
+        onProgress: () => undefined,
+      });
       expect(await rejection(early)).toBe(reason);
       const late = backend.start(spec, {
         signal: controller.signal,
@@ -154,31 +167,31 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       const generating = await start(talker.source);
       const embedding = await start(embedder, inDirect);
 
-      expect([generating.generate, generating.chat, generating.embed, generating.rank].map((method) => method !== undefined)).toEqual([
-        true,
-        true,
-        false,
-        false,
-      ]);
+      expect(
+        [generating.generate, generating.chat, generating.embed, generating.rank].map((method) => method !== undefined),
+      ).toEqual([true, true, false, false]);
       expect([embedding.generate, embedding.embed].map((method) => method !== undefined)).toEqual([false, true]);
     });
 
-    it.each(["server", "direct"] as const)("generates and chats exactly in %s mode, and tells its phases and usage", async (mode) => {
-      const { talker } = await setup();
-      const backing = await start(talker.source, { mode, parallel: 1 });
+    it.each(["server", "direct"] as const)(
+      "generates and chats exactly in %s mode, and tells its phases and usage",
+      async (mode) => {
+        const { talker } = await setup();
+        const backing = await start(talker.source, { mode, parallel: 1 });
 
-      const { completion, phases, parts } = await talk(backing, "hello");
-      const chat = await backing.chat?.([{ role: "user", content: "hello" }], GREEDY, request().request);
+        const { completion, phases, parts } = await talk(backing, "hello");
+        const chat = await backing.chat?.([{ role: "user", content: "hello" }], GREEDY, request().request);
 
-      expect(completion.text).toBe(talker.text);
-      expect(chat?.text.trim()).toBe(talker.text.trim());
-      expect(completion.finishReason).toBe("stop");
-      expect(completion.usage.completionTokens).toBeGreaterThan(1);
-      expect(completion.usage.promptTokens).toBeGreaterThan(0);
-      expect(phases.filter((phase) => phase !== "queue")).toEqual(["prefill", "decode"]);
-      expect(parts.map((part) => (part.type === "text" ? part.text : "")).join("")).toBe(completion.text);
-      expect(Object.values(completion.timings).every((ms) => ms >= 0)).toBe(true);
-    });
+        expect(completion.text).toBe(talker.text);
+        expect(chat?.text.trim()).toBe(talker.text.trim());
+        expect(completion.finishReason).toBe("stop");
+        expect(completion.usage.completionTokens).toBeGreaterThan(1);
+        expect(completion.usage.promptTokens).toBeGreaterThan(0);
+        expect(phases.filter((phase) => phase !== "queue")).toEqual(["prefill", "decode"]);
+        expect(parts.map((part) => (part.type === "text" ? part.text : "")).join("")).toBe(completion.text);
+        expect(Object.values(completion.timings).every((ms) => ms >= 0)).toBe(true);
+      },
+    );
 
     it("stops at maxTokens and at a stop sequence, which it never leaks", async () => {
       const { talker } = await setup();
@@ -192,7 +205,9 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       expect(talker.text.startsWith(short.completion.text)).toBe(true);
       expect(stopped.completion.finishReason).toBe("stop-sequence");
       expect(stopped.completion.text).toBe(talker.text.slice(0, talker.text.indexOf(secondWord)));
-      expect(stopped.parts.map((part) => (part.type === "text" ? part.text : "")).join("")).toBe(stopped.completion.text);
+      expect(stopped.parts.map((part) => (part.type === "text" ? part.text : "")).join("")).toBe(
+        stopped.completion.text,
+      );
     });
 
     it("serves more requests than it has slots, each exactly, and refuses what is beyond its queue at once", async () => {
@@ -204,7 +219,9 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       const texts = results.flatMap((result) => (result.status === "fulfilled" ? [result.value.completion.text] : []));
       const errors = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
       expect(texts).toEqual(Array.from({ length: 6 }, () => talker.text));
-      expect(errors).toEqual(Array.from({ length: 2 }, () => expect.objectContaining({ code: "queue_full", limit: 4, queued: 4 })));
+      expect(errors).toEqual(
+        Array.from({ length: 2 }, () => expect.objectContaining({ code: "queue_full", limit: 4, queued: 4 })),
+      );
       expect(backing.queued()).toBe(0);
     });
 
@@ -231,7 +248,9 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       const long = "hello ".repeat(300);
 
       expect(await rejection(talk(backing, long))).toMatchObject({ code: "context_length_exceeded", contextSize: 128 });
-      expect(await rejection(talk(backing, "hello", { maxTokens: 128 }))).toMatchObject({ code: "context_length_exceeded" });
+      expect(await rejection(talk(backing, "hello", { maxTokens: 128 }))).toMatchObject({
+        code: "context_length_exceeded",
+      });
       expect((await talk(backing, "hello", { maxTokens: 1 })).completion.usage.completionTokens).toBe(1);
     });
 
@@ -242,7 +261,9 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       const tokens = (await backing.tokenize?.("hello world")) ?? [];
 
       expect((await backing.detokenize?.(tokens))?.trim()).toBe("hello world");
-      expect(await rejection(backing.detokenize?.([2 ** 30]) ?? Promise.resolve())).toMatchObject({ code: "invalid_option" });
+      expect(await rejection(backing.detokenize?.([2 ** 30]) ?? Promise.resolve())).toMatchObject({
+        code: "invalid_option",
+      });
     });
 
     it("embeds in vectors of length 1, many like one by one, and refuses an empty text", async () => {

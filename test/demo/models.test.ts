@@ -72,7 +72,10 @@ describe("piecesOf", () => {
 
 describe("sentencesOf", () => {
   it("gives each sentence as lower-case words", () => {
-    expect(sentencesOf("The wind turns. Set the sails!")).toEqual([["the", "wind", "turns"], ["set", "the", "sails"]]);
+    expect(sentencesOf("The wind turns. Set the sails!")).toEqual([
+      ["the", "wind", "turns"],
+      ["set", "the", "sails"],
+    ]);
   });
 });
 
@@ -98,7 +101,10 @@ describe("demoModels", () => {
   });
 
   it("makes the same files when two do it at once", async () => {
-    const [one, other] = await Promise.all([demoModels(inFolder("twice"), documents), demoModels(inFolder("twice"), documents)]);
+    const [one, other] = await Promise.all([
+      demoModels(inFolder("twice"), documents),
+      demoModels(inFolder("twice"), documents),
+    ]);
 
     expect(one).toEqual(other);
     expect(await readdir(inFolder("twice"))).toHaveLength(2);
@@ -139,7 +145,9 @@ describe("the chat model", () => {
   });
 
   it("answers in a chat and ends", async () => {
-    const answers = await withModel(models.chat, (model) => chat(model, ["Tell me about the boat", "And the garden?"], 300));
+    const answers = await withModel(models.chat, (model) =>
+      chat(model, ["Tell me about the boat", "And the garden?"], 300),
+    );
 
     for (const answer of answers) expect(answer).toMatch(/^\p{Lu}.*\p{L}/u);
   });

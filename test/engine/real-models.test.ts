@@ -6,7 +6,14 @@ import { promisify } from "node:util";
 import { beforeAll, describe, expect, it, onTestFinished } from "vitest";
 import { ModelSupervisor } from "../../src/index.js";
 import type { ModelManager, ModelSupervisorOptions } from "../../src/index.js";
-import { corruptFile, makeEmbeddingModel, makeRandomModel, makeRecallModel, makeRecitingModel, recallKeys } from "../../src/testing/index.js";
+import {
+  corruptFile,
+  makeEmbeddingModel,
+  makeRandomModel,
+  makeRecallModel,
+  makeRecitingModel,
+  recallKeys,
+} from "../../src/testing/index.js";
 import { useTemporaryFolder } from "../support/bare-engine.js";
 import { rejection } from "../support/test-supervisor.js";
 
@@ -67,7 +74,9 @@ describe("several real models in one process", () => {
     const keys = recallKeys.slice(0, 12);
 
     const answers = await Promise.all(
-      keys.map((key, index) => models.generate(index % 2 === 0 ? "a" : "b", `remember the word ${key} please answer`, greedy)),
+      keys.map((key, index) =>
+        models.generate(index % 2 === 0 ? "a" : "b", `remember the word ${key} please answer`, greedy),
+      ),
     );
 
     expect(answers.map(({ text }) => text.trim())).toEqual(keys.map((key) => `your word is ${key}`));
@@ -82,17 +91,23 @@ describe("several real models in one process", () => {
 
     for (const id of ["one", "two", "one", "two"]) expect((await models.generate(id, "hi", greedy)).text).toBe(TEXT);
 
-    expect(models.list().map(({ id, incarnation }) => [id, incarnation])).toEqual([["one", 1], ["two", 2]]);
+    expect(models.list().map(({ id, incarnation }) => [id, incarnation])).toEqual([
+      ["one", 1],
+      ["two", 2],
+    ]);
   });
 
   it("a burst of first loads of one id makes one copy", async () => {
     const models = await startModels();
 
-    const results = await Promise.allSettled(Array.from({ length: 8 }, () => models.load("a", file("talker.gguf"), { contextSize: 128 })));
+    const results = await Promise.allSettled(
+      Array.from({ length: 8 }, () => models.load("a", file("talker.gguf"), { contextSize: 128 })),
+    );
 
     expect(results.filter(({ status }) => status === "fulfilled")).toHaveLength(1);
     for (const result of results) {
-      if (result.status === "rejected") expect(result.reason).toMatchObject({ code: "already_loaded", status: "loading" });
+      if (result.status === "rejected")
+        expect(result.reason).toMatchObject({ code: "already_loaded", status: "loading" });
     }
     const { placement } = await models.plan(file("talker.gguf"), { contextSize: 128 });
     expect(models.memory().devices[0]?.reservedBytes).toBe(placement.ram);
@@ -117,7 +132,10 @@ describe("unloading under load", () => {
     await models.load("a", file("random.gguf"), { contextSize: 512, parallel: 1 });
     await models.load("e", file("embed.gguf"));
     const generation = models.generate("a", "the cat", { ...greedy, maxTokens: 100 });
-    const embeddings = models.embedMany("e", Array.from({ length: 20 }, (_, index) => `text number ${index}`));
+    const embeddings = models.embedMany(
+      "e",
+      Array.from({ length: 20 }, (_, index) => `text number ${index}`),
+    );
 
     await Promise.all([models.unload("a"), models.unload("e")]);
 
@@ -133,13 +151,17 @@ describe("unloading under load", () => {
     const requests = [
       models.generate("a", "the cat", { ...greedy, maxTokens: 2000 }),
       models.generate("a", "the cat ".repeat(400), { ...greedy, maxTokens: 100 }),
-      models.embedMany("e", Array.from({ length: 500 }, (_, index) => `text number ${index}`)),
+      models.embedMany(
+        "e",
+        Array.from({ length: 500 }, (_, index) => `text number ${index}`),
+      ),
     ].map((promise) => rejection(promise));
     const reading = rejection(models.stream("a", "the dog", greedy).result);
 
     await Promise.all([models.unload("a", { force: true }), models.unload("e", { force: true })]);
 
-    for (const error of await Promise.all([...requests, reading])) expect(error).toMatchObject({ code: "request_aborted" });
+    for (const error of await Promise.all([...requests, reading]))
+      expect(error).toMatchObject({ code: "request_aborted" });
     expect(models.list()).toEqual([]);
     await models.load("a", file("talker.gguf"), { contextSize: 128 });
     expect((await models.generate("a", "hi", greedy)).text).toBe(TEXT);
@@ -198,9 +220,15 @@ describe("a file that is no good", () => {
   it("or that lacks the asked capability is refused at load", async () => {
     const models = await startModels();
 
-    expect(await rejection(models.load("e", file("embed.gguf"), { capabilities: ["chat"] }))).toMatchObject({ code: "unsupported_capability" });
-    expect(await rejection(models.load("e", file("embed.gguf"), { capabilities: ["rank"] }))).toMatchObject({ code: "unsupported_capability" });
-    expect(await models.load("both", file("talker.gguf"), { capabilities: ["generate", "embed"], contextSize: 128 })).toMatchObject({ mode: "direct" });
+    expect(await rejection(models.load("e", file("embed.gguf"), { capabilities: ["chat"] }))).toMatchObject({
+      code: "unsupported_capability",
+    });
+    expect(await rejection(models.load("e", file("embed.gguf"), { capabilities: ["rank"] }))).toMatchObject({
+      code: "unsupported_capability",
+    });
+    expect(
+      await models.load("both", file("talker.gguf"), { capabilities: ["generate", "embed"], contextSize: 128 }),
+    ).toMatchObject({ mode: "direct" });
     expect((await models.embed("both", "hello")).embedding.length).toBeGreaterThan(0);
     expect((await models.generate("both", "hello", greedy)).text).toBe(TEXT);
   });
@@ -213,7 +241,12 @@ describe("a file that is no good", () => {
     const error = await rejection(models.load("big", file("talker.gguf"), options));
 
     expect(plan).toMatchObject({ outcome: "refuse", device: "ram", availableBytes: 2 * 1024 ** 2 });
-    expect(error).toMatchObject({ code: "insufficient_memory", device: "ram", requiredBytes: plan.requiredBytes, availableBytes: 2 * 1024 ** 2 });
+    expect(error).toMatchObject({
+      code: "insufficient_memory",
+      device: "ram",
+      requiredBytes: plan.requiredBytes,
+      availableBytes: 2 * 1024 ** 2,
+    });
     expect(models.list()).toEqual([]);
   });
 });
@@ -221,7 +254,10 @@ describe("a file that is no good", () => {
 describe("a script", () => {
   it.each([
     ["closes", "await models.close();"],
-    ["closes while it generates", 'void models.generate("m", "hi", { maxTokens: 400 }).catch(() => undefined); await models.close({ timeoutMs: 0 });'],
+    [
+      "closes while it generates",
+      'void models.generate("m", "hi", { maxTokens: 400 }).catch(() => undefined); await models.close({ timeoutMs: 0 });',
+    ],
     ["throws after await using", "throw new Error('as expected');"],
   ])("that starts, loads, generates and %s exits by itself", async (_, end) => {
     const script = file("script.mts");
@@ -241,7 +277,10 @@ describe("a script", () => {
        console.log("end");`,
     );
 
-    const { stdout, stderr } = await run(process.execPath, ["--import", "tsx", script], { cwd: path.join(import.meta.dirname, "../.."), timeout: 15_000 });
+    const { stdout, stderr } = await run(process.execPath, ["--import", "tsx", script], {
+      cwd: path.join(import.meta.dirname, "../.."),
+      timeout: 15_000,
+    });
 
     expect(stdout).toBe("end\n");
     expect(stderr).toBe("");
@@ -252,13 +291,17 @@ const foreign = path.join(process.env["TEST_MODEL_DIR"] ?? "", "aidreams260K.ggu
 const hasForeign = process.env["TEST_MODEL_DIR"] !== undefined && existsSync(foreign);
 
 describe("a model that others trained", () => {
-  it.skipIf(!hasForeign)(`continues as its reference implementation does${hasForeign ? "" : " (skipped: TEST_MODEL_DIR names no folder with aidreams260K.gguf)"}`, async () => {
-    const models = await startModels();
-    const info = await models.load("dream", foreign);
+  it.skipIf(!hasForeign)(
+    `continues as its reference implementation does${hasForeign ? "" : " (skipped: TEST_MODEL_DIR names no folder with aidreams260K.gguf)"}`,
+    async () => {
+      const models = await startModels();
+      const info = await models.load("dream", foreign);
 
-    const { text } = await models.generate("dream", '"Echoes', { ...greedy, maxTokens: 40 });
+      const { text, usage } = await models.generate("dream", '"Echoes', { ...greedy, maxTokens: 40 });
 
-    expect(info.contextSize).toBe(128);
-    expect(text.startsWith(" of vectors unfold, a gentle hum of precision")).toBe(true);
-  });
+      expect(info.contextSize).toBe(128);
+      expect(text.startsWith(" of vectors unfold, a gentle hum of precision")).toBe(true);
+      expect(usage.completionTokens).toBe(40);
+    },
+  );
 });

@@ -60,7 +60,13 @@ function brief(action: Action): string {
   }
 }
 
-const table: [from: Status | "absent", declared: boolean, event: LifecycleEvent, to: Status | "absent", actions: string[]][] = [
+const table: [
+  from: Status | "absent",
+  declared: boolean,
+  event: LifecycleEvent,
+  to: Status | "absent",
+  actions: string[],
+][] = [
   // load
   ["absent", false, withSource, "loading", ["await load", "model:loading", "start-load"]],
   ["absent", false, byId, "absent", ["answer not_loaded"]],
@@ -83,7 +89,13 @@ const table: [from: Status | "absent", declared: boolean, event: LifecycleEvent,
   ["absent", false, failed, "absent", ["settle load load_failed"]],
   // cancelling it
   ["loading", false, unload, "absent", ["await unload", "abort-load", "model:unloaded", "settle load load_cancelled"]],
-  ["loading", true, unload, "registered", ["await unload", "abort-load", "model:unloaded", "settle load load_cancelled"]],
+  [
+    "loading",
+    true,
+    unload,
+    "registered",
+    ["await unload", "abort-load", "model:unloaded", "settle load load_cancelled"],
+  ],
   ["loading", false, abandoned, "absent", ["abort-load", "model:unloaded", "settle load load_cancelled"]],
   ["loading", true, abandoned, "registered", ["abort-load", "model:unloaded", "settle load load_cancelled"]],
   ["ready", false, abandoned, "ready", []],
@@ -128,7 +140,11 @@ describe("decide", () => {
 
   it("gives each accepted load the next incarnation, and a refused one none", () => {
     expect(decide(row("absent", false), withSource, 9).row).toMatchObject({ incarnation: 9, source: "n.gguf" });
-    expect(decide(row("error", false), byId, 9).row).toMatchObject({ incarnation: 9, source: "m.gguf", error: undefined });
+    expect(decide(row("error", false), byId, 9).row).toMatchObject({
+      incarnation: 9,
+      source: "m.gguf",
+      error: undefined,
+    });
     expect(decide(row("ready", false), withSource, 9).row).toMatchObject({ incarnation: 1 });
   });
 

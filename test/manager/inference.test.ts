@@ -38,8 +38,14 @@ describe("generate and chat", () => {
   it("refuse what is not there, by code", async () => {
     const { models } = await startTestSupervisor();
 
-    expect(await rejection(models.generate("nope", "hi"))).toMatchObject({ code: "not_loaded", modelId: "nope", retryable: false });
-    expect(await rejection(models.chat("@default", [{ role: "user", content: "hi" }]))).toMatchObject({ code: "no_default_model" });
+    expect(await rejection(models.generate("nope", "hi"))).toMatchObject({
+      code: "not_loaded",
+      modelId: "nope",
+      retryable: false,
+    });
+    expect(await rejection(models.chat("@default", [{ role: "user", content: "hi" }]))).toMatchObject({
+      code: "no_default_model",
+    });
   });
 
   it("route @default to the default model, also after setDefault", async () => {
@@ -137,7 +143,12 @@ describe("generate and chat", () => {
     await settle();
 
     expect(models.info("a")).toMatchObject({ leases: 2, queued: 1 });
-    expect(await rejection(models.generate("a", "3"))).toMatchObject({ code: "queue_full", limit: 1, queued: 1, retryable: true });
+    expect(await rejection(models.generate("a", "3"))).toMatchObject({
+      code: "queue_full",
+      limit: 1,
+      queued: 1,
+      retryable: true,
+    });
     gate.open();
     await Promise.all([running, waiting]);
   });
@@ -151,7 +162,9 @@ describe("generate and chat", () => {
       contextSize: 8,
       promptTokens: 8,
     });
-    expect(await rejection(models.generate("a", "1 2 3 4 5 6 7", { maxTokens: 2 }))).toMatchObject({ code: "context_length_exceeded" });
+    expect(await rejection(models.generate("a", "1 2 3 4 5 6 7", { maxTokens: 2 }))).toMatchObject({
+      code: "context_length_exceeded",
+    });
     expect((await models.generate("a", "1 2 3 4 5 6 7")).finishReason).toBe("length");
   });
 
@@ -253,7 +266,9 @@ describe("stream", () => {
   it("throws what is wrong with the call at the first pull", async () => {
     const { models } = await withModel();
 
-    expect(await rejection(models.stream("nope", "hi")[Symbol.asyncIterator]().next())).toMatchObject({ code: "not_loaded" });
+    expect(await rejection(models.stream("nope", "hi")[Symbol.asyncIterator]().next())).toMatchObject({
+      code: "not_loaded",
+    });
     const options = { maxTokens: 1, temprature: 1 };
     expect(await rejection(models.stream("a", "hi", options)[Symbol.asyncIterator]().next())).toMatchObject({
       code: "invalid_option",
@@ -319,15 +334,26 @@ describe("embed, embedMany and rank", () => {
 
     const { results } = await models.rank("r", "abc", ["xyz", "cab"]);
 
-    expect(results.map(({ index, document }) => [index, document])).toEqual([[1, "cab"], [0, "xyz"]]);
+    expect(results.map(({ index, document }) => [index, document])).toEqual([
+      [1, "cab"],
+      [0, "xyz"],
+    ]);
   });
 
   it("refuse a model that was not loaded for it, and generate on an embedding model", async () => {
     const { models } = await withModel();
     await models.load("e", "e.gguf", { capabilities: ["embed"] });
 
-    expect(await rejection(models.embed("a", "text"))).toMatchObject({ code: "unsupported_capability", capability: "embed", mode: "server" });
-    expect(await rejection(models.generate("e", "text"))).toMatchObject({ code: "unsupported_capability", capability: "generate", mode: "direct" });
+    expect(await rejection(models.embed("a", "text"))).toMatchObject({
+      code: "unsupported_capability",
+      capability: "embed",
+      mode: "server",
+    });
+    expect(await rejection(models.generate("e", "text"))).toMatchObject({
+      code: "unsupported_capability",
+      capability: "generate",
+      mode: "direct",
+    });
     expect(leases(models)).toBe(0);
   });
 });

@@ -28,7 +28,10 @@ describe("load", () => {
 
     await models.load("fast", "fast.gguf");
 
-    expect(models.list().map(({ id, status }) => [id, status])).toEqual([["slow", "loading"], ["fast", "ready"]]);
+    expect(models.list().map(({ id, status }) => [id, status])).toEqual([
+      ["slow", "loading"],
+      ["fast", "ready"],
+    ]);
     gate.open();
     await slow;
   });
@@ -67,19 +70,25 @@ describe("load", () => {
     expect(await models.load("a", "a.gguf")).toMatchObject({ status: "ready" });
   });
 
-  it.each(["resolve", "estimate", "start"] as const)("leaves nothing behind when the engine fails in %s", async (step) => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 10 * GB, fake: { models: { "a.gguf": { ramBytes: 6 * GB } } } });
-    const cause = new Error("engine says no");
-    backend.fail(step, cause, undefined, 1);
+  it.each(["resolve", "estimate", "start"] as const)(
+    "leaves nothing behind when the engine fails in %s",
+    async (step) => {
+      const { models, backend } = await startTestSupervisor({
+        memoryBudget: 10 * GB,
+        fake: { models: { "a.gguf": { ramBytes: 6 * GB } } },
+      });
+      const cause = new Error("engine says no");
+      backend.fail(step, cause, undefined, 1);
 
-    const error = await rejection(models.load("a", "a.gguf"));
+      const error = await rejection(models.load("a", "a.gguf"));
 
-    expect(error).toBeInstanceOf(LoadFailedError);
-    expect(error).toMatchObject({ code: "load_failed", modelId: "a", phase: step, cause });
-    expect(models.info("a")).toBeUndefined();
-    expect(models.memory()).toMatchObject({ devices: [{ device: "total", reservedBytes: 0 }], unreleased: [] });
-    expect(await models.load("a", "a.gguf")).toMatchObject({ status: "ready" });
-  });
+      expect(error).toBeInstanceOf(LoadFailedError);
+      expect(error).toMatchObject({ code: "load_failed", modelId: "a", phase: step, cause });
+      expect(models.info("a")).toBeUndefined();
+      expect(models.memory()).toMatchObject({ devices: [{ device: "total", reservedBytes: 0 }], unreleased: [] });
+      expect(await models.load("a", "a.gguf")).toMatchObject({ status: "ready" });
+    },
+  );
 
   it("gives a backing back whose memory cannot be told", async () => {
     const { models, backend } = await startTestSupervisor();
@@ -102,7 +111,10 @@ describe("load", () => {
   it("passes a typed error of the engine on as it is", async () => {
     const { models } = await startTestSupervisor({ fake: { models: {} } });
 
-    expect(await rejection(models.load("a", "nowhere.gguf"))).toMatchObject({ code: "source_unavailable", source: "nowhere.gguf" });
+    expect(await rejection(models.load("a", "nowhere.gguf"))).toMatchObject({
+      code: "source_unavailable",
+      source: "nowhere.gguf",
+    });
     expect(models.list()).toEqual([]);
   });
 
@@ -116,15 +128,19 @@ describe("load", () => {
     expect(await models.load("e", "e.gguf")).toMatchObject({ capabilities: ["embed"], mode: "direct" });
   });
 
-  it.each([["ramBytes", Number.NaN], ["gpuWeightsBytes", -1], ["ramBytes", Infinity], ["gpuContextBytes", 2 ** 60]])(
-    "takes an estimate with %s = %d for a failure, never for a fit",
-    async (field, bytes) => {
-      const { models } = await startTestSupervisor({ fake: { models: { "a.gguf": { [field]: bytes } }, gpuBytes: [GB] } });
+  it.each([
+    ["ramBytes", Number.NaN],
+    ["gpuWeightsBytes", -1],
+    ["ramBytes", Infinity],
+    ["gpuContextBytes", 2 ** 60],
+  ])("takes an estimate with %s = %d for a failure, never for a fit", async (field, bytes) => {
+    const { models } = await startTestSupervisor({
+      fake: { models: { "a.gguf": { [field]: bytes } }, gpuBytes: [GB] },
+    });
 
-      expect(await rejection(models.load("a", "a.gguf"))).toMatchObject({ code: "estimate_failed", source: "a.gguf" });
-      expect(models.memory().devices.map((device) => device.reservedBytes)).toEqual([0, 0]);
-    },
-  );
+    expect(await rejection(models.load("a", "a.gguf"))).toMatchObject({ code: "estimate_failed", source: "a.gguf" });
+    expect(models.memory().devices.map((device) => device.reservedBytes)).toEqual([0, 0]);
+  });
 
   it("gives the last bytes to exactly one of two racing loads", async () => {
     const { models, backend } = await startTestSupervisor({
@@ -140,7 +156,12 @@ describe("load", () => {
 
     expect(results.map((result) => result.status).toSorted()).toEqual(["fulfilled", "rejected"]);
     const refused = results.find((result) => result.status === "rejected");
-    expect(refused?.reason).toMatchObject({ code: "insufficient_memory", device: "total", requiredBytes: 6 * GB, availableBytes: 4 * GB });
+    expect(refused?.reason).toMatchObject({
+      code: "insufficient_memory",
+      device: "total",
+      requiredBytes: 6 * GB,
+      availableBytes: 4 * GB,
+    });
     expect(models.memory().devices[0]).toMatchObject({ reservedBytes: 6 * GB, availableBytes: 4 * GB });
     expect(backend.liveCopies).toBe(1);
   });
@@ -194,7 +215,10 @@ describe("cancelling a load", () => {
   });
 
   it("resolves the unload only when the memory of the cancelled load is free", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 10 * GB, fake: { models: { "a.gguf": { ramBytes: 6 * GB } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 10 * GB,
+      fake: { models: { "a.gguf": { ramBytes: 6 * GB } } },
+    });
     const gate = backend.hold("start", undefined, { ignoreAbort: true });
     const loading = rejection(models.load("a", "a.gguf"));
     await gate.arrived();
@@ -232,7 +256,10 @@ describe("cancelling a load", () => {
   });
 
   it("rejects with the signal's reason, unwrapped, and gives everything back", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 10 * GB, fake: { models: { "a.gguf": { ramBytes: 6 * GB } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 10 * GB,
+      fake: { models: { "a.gguf": { ramBytes: 6 * GB } } },
+    });
     const gate = backend.hold("start");
     const controller = new AbortController();
     const loading = rejection(models.load("a", "a.gguf", { signal: controller.signal }));
@@ -370,7 +397,10 @@ describe("unload", () => {
   });
 
   it("answers the caller at once when a request ignores its abort, keeps the memory and says so", async () => {
-    const { models, backend, clock } = await startTestSupervisor({ memoryBudget: 10 * GB, fake: { models: { "a.gguf": { ramBytes: 6 * GB } } } });
+    const { models, backend, clock } = await startTestSupervisor({
+      memoryBudget: 10 * GB,
+      fake: { models: { "a.gguf": { ramBytes: 6 * GB } } },
+    });
     await models.load("a", "a.gguf");
     const gate = backend.hold("generate", undefined, { ignoreAbort: true });
     const running = rejection(models.generate("a", "hi"));
@@ -394,7 +424,10 @@ describe("unload", () => {
   });
 
   it("turns to error with the bytes reserved when the disposal fails", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 10 * GB, fake: { models: { "a.gguf": { ramBytes: 6 * GB } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 10 * GB,
+      fake: { models: { "a.gguf": { ramBytes: 6 * GB } } },
+    });
     await models.load("a", "a.gguf");
     backend.fail("dispose", new Error("native trouble"));
 
@@ -402,13 +435,22 @@ describe("unload", () => {
 
     expect(error).toMatchObject({ code: "dispose_failed" });
     expect(models.info("a")?.status).toBe("error");
-    expect(models.memory()).toMatchObject({ devices: [{ reservedBytes: 6 * GB }], unreleased: [{ modelId: "a", incarnation: 1 }] });
+    expect(models.memory()).toMatchObject({
+      devices: [{ reservedBytes: 6 * GB }],
+      unreleased: [{ modelId: "a", incarnation: 1 }],
+    });
     // the other model of that size does not fit beside it: the books are right
-    expect(await rejection(models.load("b", "a.gguf"))).toMatchObject({ code: "insufficient_memory", availableBytes: 4 * GB });
+    expect(await rejection(models.load("b", "a.gguf"))).toMatchObject({
+      code: "insufficient_memory",
+      availableBytes: 4 * GB,
+    });
   });
 
   it("turns to error when the disposal hangs past its deadline, and frees the bytes if it ends", async () => {
-    const { models, backend, clock } = await startTestSupervisor({ memoryBudget: 10 * GB, fake: { models: { "a.gguf": { ramBytes: 6 * GB } } } });
+    const { models, backend, clock } = await startTestSupervisor({
+      memoryBudget: 10 * GB,
+      fake: { models: { "a.gguf": { ramBytes: 6 * GB } } },
+    });
     await models.load("a", "a.gguf");
     const gate = backend.hold("dispose");
 
@@ -454,13 +496,20 @@ describe("a crash of a backing", () => {
     expect(await lost).toMatchObject({ code: "backing_crashed", modelId: "a", incarnation: 1, exitCode: 139, cause });
     await settle();
     expect(models.info("a")).toMatchObject({ status: "error", error: { code: "backing_crashed" }, leases: 0 });
-    expect(await rejection(models.generate("a", "hi"))).toMatchObject({ code: "not_ready", status: "error", cause: { code: "backing_crashed" } });
+    expect(await rejection(models.generate("a", "hi"))).toMatchObject({
+      code: "not_ready",
+      status: "error",
+      cause: { code: "backing_crashed" },
+    });
     gate.open();
     expect((await kept).text).toMatch(/^one/);
   });
 
   it("gives the reservation back only when what is left has been disposed", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 10 * GB, fake: { models: { "a.gguf": { ramBytes: 6 * GB } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 10 * GB,
+      fake: { models: { "a.gguf": { ramBytes: 6 * GB } } },
+    });
     await models.load("a", "a.gguf");
     const gate = backend.hold("dispose");
 
@@ -548,7 +597,10 @@ describe("declared models", () => {
 
     await models.unload("a");
     expect(models.info("a")).toMatchObject({ status: "registered" });
-    expect(await rejection(models.load("a", "other.gguf"))).toMatchObject({ code: "already_loaded", status: "registered" });
+    expect(await rejection(models.load("a", "other.gguf"))).toMatchObject({
+      code: "already_loaded",
+      status: "registered",
+    });
     expect(await models.load("a")).toMatchObject({ status: "ready", contextSize: 256 });
     await models.remove("a");
 
@@ -634,7 +686,10 @@ describe("events", () => {
 
 describe("typed errors", () => {
   it("carry code, retryable and their fields as plain JSON, across copies of the library", async () => {
-    const { models } = await startTestSupervisor({ memoryBudget: 10, fake: { models: { "a.gguf": { ramBytes: 11 } } } });
+    const { models } = await startTestSupervisor({
+      memoryBudget: 10,
+      fake: { models: { "a.gguf": { ramBytes: 11 } } },
+    });
 
     const error = await rejection(models.load("a", "a.gguf"));
 

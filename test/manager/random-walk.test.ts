@@ -22,13 +22,27 @@ const BYTES: Record<(typeof IDS)[number], number> = { a: 2, b: 3, c: 4, d: 6 };
 const id = fc.constantFrom(...IDS);
 const step = fc.oneof(
   { weight: 12, arbitrary: fc.record({ do: fc.constant("load" as const), id }) },
-  { weight: 6, arbitrary: fc.record({ do: fc.constant("unload" as const), id, force: fc.boolean(), timeoutMs: fc.constantFrom(0, 10, 100) }) },
+  {
+    weight: 6,
+    arbitrary: fc.record({
+      do: fc.constant("unload" as const),
+      id,
+      force: fc.boolean(),
+      timeoutMs: fc.constantFrom(0, 10, 100),
+    }),
+  },
   { weight: 9, arbitrary: fc.record({ do: fc.constant("acquire" as const), id }) },
   { weight: 9, arbitrary: fc.record({ do: fc.constant("release" as const), index: fc.nat(5) }) },
   { weight: 9, arbitrary: fc.record({ do: fc.constant("generate" as const), id, abort: fc.boolean() }) },
   { weight: 3, arbitrary: fc.record({ do: fc.constant("crash" as const), id }) },
   { weight: 3, arbitrary: fc.record({ do: fc.constant("cancel-load" as const), index: fc.nat(3) }) },
-  { weight: 6, arbitrary: fc.record({ do: fc.constant("pass" as const), gate: fc.constantFrom("start" as const, "generate" as const, "dispose" as const) }) },
+  {
+    weight: 6,
+    arbitrary: fc.record({
+      do: fc.constant("pass" as const),
+      gate: fc.constantFrom("start" as const, "generate" as const, "dispose" as const),
+    }),
+  },
   { weight: 6, arbitrary: fc.record({ do: fc.constant("tick" as const), ms: fc.constantFrom(1, 50, 31_000) }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant("break-manager" as const) }) },
 );
@@ -47,7 +61,9 @@ interface World {
 let worlds = 0;
 
 async function startWorld(): Promise<World> {
-  const backend = new FakeBackend({ models: Object.fromEntries(IDS.map((name) => [name, { ramBytes: BYTES[name] * UNIT }])) });
+  const backend = new FakeBackend({
+    models: Object.fromEntries(IDS.map((name) => [name, { ramBytes: BYTES[name] * UNIT }])),
+  });
   const clock = new SimulatedClock();
   // the hard case: an engine that does not hear its aborts
   const stubborn = { ignoreAbort: true };
@@ -122,16 +138,20 @@ function check({ models, backend }: World): void {
   const { devices, unreleased } = models.memory();
   const [total] = devices;
   const rows = models.list();
-  const reserved = rows.reduce((sum, row) => sum + (row.status === "error" || row.status === "registered" ? 0 : (row.placement.ram ?? 0)), 0);
+  const reserved = rows.reduce(
+    (sum, row) => sum + (row.status === "error" || row.status === "registered" ? 0 : (row.placement.ram ?? 0)),
+    0,
+  );
   const lingering = unreleased.reduce((sum, { placement }) => sum + (placement.ram ?? 0), 0);
 
   expect(total?.reservedBytes).toBeLessThanOrEqual(LIMIT);
   expect(total?.reservedBytes).toBe(reserved + lingering);
   expect(total?.reservedBytes).toBeGreaterThanOrEqual(backend.liveBytes);
   expect(backend.disposalsInFlight).toBe(0);
-  expect(backend.log.filter((line) => line.startsWith("start")).length - backend.log.filter((line) => line.startsWith("dispose")).length).toBe(
-    backend.liveCopies,
-  );
+  expect(
+    backend.log.filter((line) => line.startsWith("start")).length -
+      backend.log.filter((line) => line.startsWith("dispose")).length,
+  ).toBe(backend.liveCopies);
   for (const row of rows) {
     expect(row.leases).toBeGreaterThanOrEqual(0);
     if (row.status === "ready") expect(backend.isAlive(row.id, row.incarnation)).toBe(true);
@@ -139,30 +159,34 @@ function check({ models, backend }: World): void {
 }
 
 describe("whatever is called in whatever order", () => {
-  it("memory is never overbooked, nothing is disposed in use, and everything is given back in the end", { timeout: 120_000 }, async () => {
-    await fc.assert(
-      fc.asyncProperty(fc.array(step, { minLength: 10, maxLength: STEPS }), async (steps) => {
-        const world = await startWorld();
-        const { models, backend, clock, gates, leases, outcomes } = world;
-        for (const taken of steps) {
-          await take(world, taken);
-          check(world);
-        }
+  it(
+    "memory is never overbooked, nothing is disposed in use, and everything is given back in the end",
+    { timeout: 120_000 },
+    async () => {
+      await fc.assert(
+        fc.asyncProperty(fc.array(step, { minLength: 10, maxLength: STEPS }), async (steps) => {
+          const world = await startWorld();
+          const { models, backend, clock, gates, leases, outcomes } = world;
+          for (const taken of steps) {
+            await take(world, taken);
+            check(world);
+          }
 
-        for (const gate of Object.values(gates)) gate.open();
-        for (const lease of leases) lease.release();
-        void models.close({ timeoutMs: 10 });
-        await settle();
-        clock.increment(10);
-        await models.closed;
-        await Promise.all(outcomes);
-        await settle();
+          for (const gate of Object.values(gates)) gate.open();
+          for (const lease of leases) lease.release();
+          void models.close({ timeoutMs: 10 });
+          await settle();
+          clock.increment(10);
+          await models.closed;
+          await Promise.all(outcomes);
+          await settle();
 
-        expect(backend.liveCopies).toBe(0);
-        expect(models.memory()).toMatchObject({ devices: [{ reservedBytes: 0 }], unreleased: [] });
-        expect(backend.disposalsInFlight).toBe(0);
-      }),
-      { numRuns: RUNS },
-    );
-  });
+          expect(backend.liveCopies).toBe(0);
+          expect(models.memory()).toMatchObject({ devices: [{ reservedBytes: 0 }], unreleased: [] });
+          expect(backend.disposalsInFlight).toBe(0);
+        }),
+        { numRuns: RUNS },
+      );
+    },
+  );
 });

@@ -34,7 +34,13 @@ describe("memory budget", () => {
     const refused = await rejection(models.load("big", "large.gguf", { mode: "direct", gpuLayers: 0 }));
     const fits = await models.load("small", "small.gguf", { mode: "direct", gpuLayers: 0 });
 
-    expect(refused).toMatchObject({ code: "insufficient_memory", modelId: "big", device: "total", requiredBytes: 6_000, availableBytes: 5_000 });
+    expect(refused).toMatchObject({
+      code: "insufficient_memory",
+      modelId: "big",
+      device: "total",
+      requiredBytes: 6_000,
+      availableBytes: 5_000,
+    });
     expect(models.info("big")).toBeUndefined();
     expect(fits.status).toBe("ready");
   });
@@ -49,19 +55,30 @@ describe("memory budget", () => {
   });
 
   it("accounts for models that are already resident", async () => {
-    const { models } = await startTestSupervisor({ memoryBudget: 5_000, fake: { models: { "x.gguf": { ramBytes: 3_000 } } } });
+    const { models } = await startTestSupervisor({
+      memoryBudget: 5_000,
+      fake: { models: { "x.gguf": { ramBytes: 3_000 } } },
+    });
     await models.load("a", "x.gguf");
 
     const refused = await rejection(models.load("b", "x.gguf"));
     await models.unload("a");
     const fits = await models.load("b", "x.gguf");
 
-    expect(refused).toMatchObject({ code: "insufficient_memory", device: "total", requiredBytes: 3_000, availableBytes: 2_000 });
+    expect(refused).toMatchObject({
+      code: "insufficient_memory",
+      device: "total",
+      requiredBytes: 3_000,
+      availableBytes: 2_000,
+    });
     expect(fits.status).toBe("ready");
   });
 
   it("accounts for loads under way, so that of two that race for the last bytes one gets them", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 5_000, fake: { models: { "x.gguf": { ramBytes: 3_000 } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 5_000,
+      fake: { models: { "x.gguf": { ramBytes: 3_000 } } },
+    });
     const gate = backend.hold("start");
     const first = models.load("a", "x.gguf");
     const second = rejection(models.load("b", "x.gguf"));
@@ -71,19 +88,32 @@ describe("memory budget", () => {
     gate.open();
     await first;
 
-    expect(refused).toMatchObject({ code: "insufficient_memory", modelId: "b", requiredBytes: 3_000, availableBytes: 2_000 });
+    expect(refused).toMatchObject({
+      code: "insufficient_memory",
+      modelId: "b",
+      requiredBytes: 3_000,
+      availableBytes: 2_000,
+    });
     expect(models.list()).toMatchObject([{ id: "a", status: "ready" }]);
   });
 
   it("per device refuses and names the GPU that is too small", async () => {
-    const { models } = await startTestSupervisor({ memoryBudget: { ram: "unlimited", gpu: ["unlimited", 5_000] }, fake: TWO_GPUS });
+    const { models } = await startTestSupervisor({
+      memoryBudget: { ram: "unlimited", gpu: ["unlimited", 5_000] },
+      fake: TWO_GPUS,
+    });
     const options: LoadOptions = { mode: "direct", gpuLayers: "max", splitMode: "none", mainGpu: 1 };
 
     const refused = await rejection(models.load("large", "large.gguf", options));
     const small = await models.load("small", "small.gguf", options);
     const elsewhere = await models.load("large", "large.gguf", { ...options, mainGpu: 0 });
 
-    expect(refused).toMatchObject({ code: "insufficient_memory", device: "gpu:1", requiredBytes: 6_000, availableBytes: 5_000 });
+    expect(refused).toMatchObject({
+      code: "insufficient_memory",
+      device: "gpu:1",
+      requiredBytes: 6_000,
+      availableBytes: 5_000,
+    });
     expect(small.placement).toEqual({ ram: 0, "gpu:1": 4_000 });
     expect(elsewhere.placement).toEqual({ ram: 0, "gpu:0": 6_000 });
   });
@@ -96,7 +126,12 @@ describe("memory budget", () => {
 
     const refused = await rejection(models.load("large", "large.gguf", { gpuLayers: "max", splitMode: "none" }));
 
-    expect(refused).toMatchObject({ code: "insufficient_memory", device: "ram", requiredBytes: 6_000, availableBytes: 5_000 });
+    expect(refused).toMatchObject({
+      code: "insufficient_memory",
+      device: "ram",
+      requiredBytes: 6_000,
+      availableBytes: 5_000,
+    });
   });
 
   it("per device refuses on RAM, and what was refused holds nothing", async () => {
@@ -112,7 +147,10 @@ describe("memory budget", () => {
   });
 
   it("per device lets a GPU that the map does not list hold nothing", async () => {
-    const { models } = await startTestSupervisor({ memoryBudget: { ram: "unlimited", gpu: ["unlimited"] }, fake: TWO_GPUS });
+    const { models } = await startTestSupervisor({
+      memoryBudget: { ram: "unlimited", gpu: ["unlimited"] },
+      fake: TWO_GPUS,
+    });
 
     const refused = await rejection(models.load("x", "small.gguf", { splitMode: "none", mainGpu: 1 }));
     const listed = await models.load("x", "small.gguf", { splitMode: "none", mainGpu: 0 });
@@ -130,7 +168,9 @@ describe("memory budget", () => {
     const info = await models.load("huge", "huge.gguf", { mode: "direct" });
 
     expect(info.status).toBe("ready");
-    expect(models.memory().devices).toMatchObject([{ device: "ram", limitBytes: null, availableBytes: null, reservedBytes: 999_999_999_999 }]);
+    expect(models.memory().devices).toMatchObject([
+      { device: "ram", limitBytes: null, availableBytes: null, reservedBytes: 999_999_999_999 },
+    ]);
   });
 
   it("lets in what fits exactly, and not one byte more", async () => {
@@ -163,16 +203,19 @@ describe("memory budget", () => {
     expect(events).toEqual([{ modelId: "large", device: "total", requiredBytes: 6_000, availableBytes: 5_000 }]);
   });
 
-  it.each([Number.NaN, Number.POSITIVE_INFINITY, -1, 2 ** 60])("never takes an estimate of %d bytes for one that fits", async (bytes) => {
-    const fake = { models: { "odd.gguf": { ramBytes: bytes }, "even.gguf": { ramBytes: 1 } } };
-    const { models } = await startTestSupervisor({ memoryBudget: "unlimited", fake });
+  it.each([Number.NaN, Number.POSITIVE_INFINITY, -1, 2 ** 60])(
+    "never takes an estimate of %d bytes for one that fits",
+    async (bytes) => {
+      const fake = { models: { "odd.gguf": { ramBytes: bytes }, "even.gguf": { ramBytes: 1 } } };
+      const { models } = await startTestSupervisor({ memoryBudget: "unlimited", fake });
 
-    const refused = await rejection(models.load("odd", "odd.gguf"));
-    const even = await models.load("even", "even.gguf");
+      const refused = await rejection(models.load("odd", "odd.gguf"));
+      const even = await models.load("even", "even.gguf");
 
-    expect(refused).toMatchObject({ code: "estimate_failed", source: "odd.gguf" });
-    expect(even.status).toBe("ready");
-  });
+      expect(refused).toMatchObject({ code: "estimate_failed", source: "odd.gguf" });
+      expect(even.status).toBe("ready");
+    },
+  );
 });
 
 describe("memory budget on auto", () => {
@@ -246,7 +289,10 @@ describe("memory budget on auto", () => {
   it("counts the mapped pages of a resident model, which the system counts as free", async () => {
     const { models, backend } = await startTestSupervisor({
       memoryBudget: "auto",
-      fake: { ramBytes: 10_000, models: { "mapped.gguf": { ramBytes: 4_000, mappedBytes: 3_000 }, "x.gguf": { ramBytes: 4_000 } } },
+      fake: {
+        ramBytes: 10_000,
+        models: { "mapped.gguf": { ramBytes: 4_000, mappedBytes: 3_000 }, "x.gguf": { ramBytes: 4_000 } },
+      },
     });
     await models.load("a", "mapped.gguf");
     backend.deviceList = [{ device: "ram", name: "RAM", totalBytes: 10_000, freeBytes: 6_000 }];
@@ -271,7 +317,12 @@ describe("memory budget on auto", () => {
     backend.deviceList = [{ device: "ram", name: "RAM", totalBytes: 20_000, freeBytes: 4_000 }];
     gate.open();
 
-    expect(await slow).toMatchObject({ code: "insufficient_memory", device: "ram", requiredBytes: 6_000, availableBytes: 4_000 });
+    expect(await slow).toMatchObject({
+      code: "insufficient_memory",
+      device: "ram",
+      requiredBytes: 6_000,
+      availableBytes: 4_000,
+    });
   });
 });
 
@@ -335,7 +386,10 @@ describe("placement on two GPUs", () => {
   });
 
   it("uses neither GPU when both share the RAM", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: { ram: 5_000, gpu: "unlimited" }, fake: TWO_GPUS });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: { ram: 5_000, gpu: "unlimited" },
+      fake: TWO_GPUS,
+    });
     backend.deviceList = [
       { device: "ram", name: "RAM", totalBytes: 20_000, freeBytes: 20_000 },
       { device: "gpu:0", name: "GPU", totalBytes: 20_000, freeBytes: 20_000, unified: true },
@@ -372,7 +426,10 @@ describe("placement on two GPUs", () => {
 
 describe("plan", () => {
   it("tells that a load would fit, and reserves nothing", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: { ram: 9_000, gpu: [10_000, 4_000] }, fake: TWO_GPUS });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: { ram: 9_000, gpu: [10_000, 4_000] },
+      fake: TWO_GPUS,
+    });
 
     const plan = await models.plan("large.gguf", { tensorSplit: [1, 1] });
 
@@ -390,7 +447,10 @@ describe("plan", () => {
   });
 
   it("names the device on which the load that follows is refused, with the same numbers", async () => {
-    const { models } = await startTestSupervisor({ memoryBudget: { ram: 9_000, gpu: [10_000, 4_000] }, fake: TWO_GPUS });
+    const { models } = await startTestSupervisor({
+      memoryBudget: { ram: 9_000, gpu: [10_000, 4_000] },
+      fake: TWO_GPUS,
+    });
     await models.load("resident", "small.gguf", { splitMode: "none", mainGpu: 1 });
 
     const plan = await models.plan("large.gguf", { tensorSplit: [1, 1] });
@@ -417,7 +477,10 @@ describe("memory", () => {
   it("shows an estimate until the load is done, then what the engine reports", async () => {
     const { models, backend } = await startTestSupervisor({
       memoryBudget: { ram: 10_000, gpu: [10_000] },
-      fake: { gpuBytes: [20_000], models: { "x.gguf": { gpuWeightsBytes: 6_000, measured: { gpuWeightsBytes: 5_500, ramBytes: 200 } } } },
+      fake: {
+        gpuBytes: [20_000],
+        models: { "x.gguf": { gpuWeightsBytes: 6_000, measured: { gpuWeightsBytes: 5_500, ramBytes: 200 } } },
+      },
     });
     const gate = backend.hold("start");
     const load = models.load("x", "x.gguf");
@@ -440,7 +503,10 @@ describe("memory", () => {
   });
 
   it("is given back by an unload when the disposal has ended, and not before", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 5_000, fake: { models: { "x.gguf": { ramBytes: 3_000 } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 5_000,
+      fake: { models: { "x.gguf": { ramBytes: 3_000 } } },
+    });
     await models.load("a", "x.gguf");
     const gate = backend.hold("dispose");
     const unload = models.unload("a");
@@ -456,7 +522,10 @@ describe("memory", () => {
   });
 
   it("of a crashed model counts until what is left of it has been disposed", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 5_000, fake: { models: { "x.gguf": { ramBytes: 3_000 } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 5_000,
+      fake: { models: { "x.gguf": { ramBytes: 3_000 } } },
+    });
     const { incarnation } = await models.load("a", "x.gguf");
     const gate = backend.hold("dispose");
     const down = modelError(models);
@@ -480,7 +549,10 @@ describe("memory", () => {
   });
 
   it("of a crashed model is free when its unload resolves", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 5_000, fake: { models: { "x.gguf": { ramBytes: 3_000 } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 5_000,
+      fake: { models: { "x.gguf": { ramBytes: 3_000 } } },
+    });
     await models.load("a", "x.gguf");
     const gate = backend.hold("dispose");
     const down = modelError(models);

@@ -81,7 +81,11 @@ describe("load options", () => {
 
     await models.load("chat", "chat.gguf", ENGINE_OPTIONS);
 
-    expect(backend.lastStart?.spec.profile).toEqual({ ...ENGINE_OPTIONS, mode: "server", capabilities: ["generate", "chat"] });
+    expect(backend.lastStart?.spec.profile).toEqual({
+      ...ENGINE_OPTIONS,
+      mode: "server",
+      capabilities: ["generate", "chat"],
+    });
     expect(backend.lastStart?.spec.gpuLayers).toBe(7);
   });
 
@@ -93,7 +97,11 @@ describe("load options", () => {
 
     await models.ready();
 
-    expect(backend.lastStart?.spec.profile).toEqual({ ...ENGINE_OPTIONS, mode: "server", capabilities: ["generate", "chat"] });
+    expect(backend.lastStart?.spec.profile).toEqual({
+      ...ENGINE_OPTIONS,
+      mode: "server",
+      capabilities: ["generate", "chat"],
+    });
   });
 
   it("that are the manager's never reach the backend", async () => {
@@ -108,7 +116,14 @@ describe("load options", () => {
 
     const { spec } = backend.lastStart ?? {};
     expect(Object.keys(spec ?? {}).toSorted()).toEqual(["gpuLayers", "incarnation", "model", "modelId", "profile"]);
-    expect(Object.keys(spec?.profile ?? {}).toSorted()).toEqual(["capabilities", "contextSize", "gpuLayers", "maxQueue", "mode", "parallel"]);
+    expect(Object.keys(spec?.profile ?? {}).toSorted()).toEqual([
+      "capabilities",
+      "contextSize",
+      "gpuLayers",
+      "maxQueue",
+      "mode",
+      "parallel",
+    ]);
     expect(spec).toMatchObject({ modelId: "chat", gpuLayers: 0, profile: { gpuLayers: 0, parallel: 4 } });
   });
 
@@ -119,7 +134,11 @@ describe("load options", () => {
     const refused = await rejection(models.load("probe", "probe.gguf", misspelt));
     const right = await models.load("probe", "probe.gguf", { parallel: 2 });
 
-    expect(refused).toMatchObject({ code: "invalid_option", option: "paralell", expected: expect.stringContaining('did you mean "parallel"') });
+    expect(refused).toMatchObject({
+      code: "invalid_option",
+      option: "paralell",
+      expected: expect.stringContaining('did you mean "parallel"'),
+    });
     expect(right.parallel).toBe(2);
     expect(backend.log).toEqual(["start probe"]);
   });

@@ -26,8 +26,12 @@ const SPEAKING = { models: { "a.gguf": { reply: "from a" }, "b.gguf": { reply: "
 
 describe("ModelSupervisor.get", () => {
   it("throws not_started with no manager running", () => {
-    expect(() => ModelSupervisor.get("nobody")).toThrow(expect.objectContaining({ code: "not_started", supervisor: "nobody" }));
-    expect(() => ModelSupervisor.get()).toThrow(expect.objectContaining({ code: "not_started", supervisor: "default" }));
+    expect(() => ModelSupervisor.get("nobody")).toThrow(
+      expect.objectContaining({ code: "not_started", supervisor: "nobody" }),
+    );
+    expect(() => ModelSupervisor.get()).toThrow(
+      expect.objectContaining({ code: "not_started", supervisor: "default" }),
+    );
   });
 
   it("gives the manager once it is up, and throws again after it has been closed", async () => {
@@ -106,20 +110,26 @@ describe("load", () => {
     expect(good.status).toBe("ready");
   });
 
-  it.each(["resolve", "estimate", "start"] as const)("rejects with load_failed, naming the phase, when %s throws what is not typed", async (step) => {
-    const { models, backend } = await startTestSupervisor();
-    const boom = new Error("boom");
-    backend.fail(step, boom, "x.gguf");
+  it.each(["resolve", "estimate", "start"] as const)(
+    "rejects with load_failed, naming the phase, when %s throws what is not typed",
+    async (step) => {
+      const { models, backend } = await startTestSupervisor();
+      const boom = new Error("boom");
+      backend.fail(step, boom, "x.gguf");
 
-    const failed = await rejection(models.load("x", "x.gguf"));
+      const failed = await rejection(models.load("x", "x.gguf"));
 
-    expect(failed).toMatchObject({ code: "load_failed", modelId: "x", phase: step, cause: boom });
-    expect(models.isLoaded("x")).toBe(false);
-    expect(models.info("x")).toBeUndefined();
-  });
+      expect(failed).toMatchObject({ code: "load_failed", modelId: "x", phase: step, cause: boom });
+      expect(models.isLoaded("x")).toBe(false);
+      expect(models.info("x")).toBeUndefined();
+    },
+  );
 
   it("shows its bytes as reserved while it is under way, and gives them back when it fails", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 1_000, fake: { models: { "x.gguf": { ramBytes: 600 } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 1_000,
+      fake: { models: { "x.gguf": { ramBytes: 600 } } },
+    });
     const gate = backend.hold("start");
     const failed = rejection(models.load("x", "x.gguf"));
     await gate.arrived();
@@ -128,7 +138,9 @@ describe("load", () => {
     gate.fail(new Error("no start"));
     await failed;
 
-    expect(during.devices).toMatchObject([{ device: "total", reservedBytes: 600, measuredBytes: 0, availableBytes: 400 }]);
+    expect(during.devices).toMatchObject([
+      { device: "total", reservedBytes: 600, measuredBytes: 0, availableBytes: 400 },
+    ]);
     expect(models.memory()).toMatchObject({ devices: [{ reservedBytes: 0, availableBytes: 1_000 }], unreleased: [] });
   });
 
@@ -173,7 +185,8 @@ describe("list", () => {
 
     expect(list).toMatchObject([{ id: "chat", status: "ready" }]);
     expect(JSON.parse(JSON.stringify(list))).toEqual(list);
-    for (const handle of ["live", "backing", "native", "settings", "profile", "model"]) expect(list[0]).not.toHaveProperty(handle);
+    for (const handle of ["live", "backing", "native", "settings", "profile", "model"])
+      expect(list[0]).not.toHaveProperty(handle);
   });
 });
 
@@ -234,7 +247,10 @@ describe("unload", () => {
   });
 
   it("before a load has claimed its memory leaves nothing claimed", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 1_000, fake: { models: { "a.gguf": { ramBytes: 600 } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 1_000,
+      fake: { models: { "a.gguf": { ramBytes: 600 } } },
+    });
     const gate = backend.hold("estimate", "a.gguf");
     const load = rejection(models.load("a", "a.gguf"));
     await gate.arrived();
@@ -248,23 +264,26 @@ describe("unload", () => {
     expect(backend.log).toEqual([]);
   });
 
-  it.each<["success" | "failure"]>([["success"], ["failure"]])("during a load keeps its late %s away from the next load of the same id", async (end) => {
-    const backend = new DeafBackend();
-    const { models } = await startTestSupervisor({ backend });
-    const gate = backend.hold("start", "old.gguf");
-    const old = rejection(models.load("a", "old.gguf"));
-    await gate.arrived();
-    const unload = models.unload("a");
-    const fresh = await models.load("a", "new.gguf");
+  it.each<["success" | "failure"]>([["success"], ["failure"]])(
+    "during a load keeps its late %s away from the next load of the same id",
+    async (end) => {
+      const backend = new DeafBackend();
+      const { models } = await startTestSupervisor({ backend });
+      const gate = backend.hold("start", "old.gguf");
+      const old = rejection(models.load("a", "old.gguf"));
+      await gate.arrived();
+      const unload = models.unload("a");
+      const fresh = await models.load("a", "new.gguf");
 
-    if (end === "success") gate.open();
-    else gate.fail(new Error("too late"));
-    await Promise.all([old, unload]);
+      if (end === "success") gate.open();
+      else gate.fail(new Error("too late"));
+      await Promise.all([old, unload]);
 
-    expect(models.info("a")).toEqual(fresh);
-    expect(fresh).toMatchObject({ status: "ready", source: "new.gguf" });
-    expect(backend.liveCopies).toBe(1);
-  });
+      expect(models.info("a")).toEqual(fresh);
+      expect(fresh).toMatchObject({ status: "ready", source: "new.gguf" });
+      expect(backend.liveCopies).toBe(1);
+    },
+  );
 
   it("waits for what is in flight without blocking other manager calls", async () => {
     const { models, backend } = await startTestSupervisor();
@@ -533,7 +552,12 @@ describe("backing crash", () => {
     expect(event).toMatchObject({ modelId: "chat", error: { code: "backing_crashed", exitCode: 139 } });
     expect(models.info("chat")).toMatchObject({ status: "error", error: { code: "backing_crashed" } });
     expect(models.isLoaded("chat")).toBe(false);
-    expect(refused).toMatchObject({ code: "not_ready", modelId: "chat", status: "error", cause: { code: "backing_crashed" } });
+    expect(refused).toMatchObject({
+      code: "not_ready",
+      modelId: "chat",
+      status: "error",
+      cause: { code: "backing_crashed" },
+    });
   });
 
   it("touches no other model", async () => {
@@ -633,7 +657,11 @@ describe("models declared at start", () => {
 
     expect(failed).toBeInstanceOf(AggregateError);
     expect(failed).toMatchObject({ errors: [{ code: "source_unavailable", source: "bad.gguf" }] });
-    expect(models.info("bad")).toMatchObject({ status: "error", declared: true, error: { code: "source_unavailable" } });
+    expect(models.info("bad")).toMatchObject({
+      status: "error",
+      declared: true,
+      error: { code: "source_unavailable" },
+    });
     expect(models.info("good")?.status).toBe("ready");
   });
 

@@ -99,7 +99,10 @@ describe("start", () => {
     const backend = new FakeBackend();
     const gate = backend.hold("resolve", "chat.gguf");
 
-    const { models } = await startTestSupervisor({ backend, models: [{ id: "chat", source: "chat.gguf", mode: "direct" }] });
+    const { models } = await startTestSupervisor({
+      backend,
+      models: [{ id: "chat", source: "chat.gguf", mode: "direct" }],
+    });
     await gate.arrived();
     gate.open();
     await models.ready();
@@ -121,18 +124,28 @@ describe("start", () => {
   });
 
   it("holds a declared model to the memory budget, and the manager stays up", async () => {
-    const { models } = await startTestSupervisor({ memoryBudget: 500, fake: BIG, models: [{ id: "big", source: "big.gguf", mode: "direct" }] });
+    const { models } = await startTestSupervisor({
+      memoryBudget: 500,
+      fake: BIG,
+      models: [{ id: "big", source: "big.gguf", mode: "direct" }],
+    });
 
     const failed = await rejection(models.ready());
     const small = await models.load("small", "small.gguf");
 
-    expect(failed).toMatchObject({ errors: [{ code: "insufficient_memory", modelId: "big", requiredBytes: 5_000, availableBytes: 500 }] });
+    expect(failed).toMatchObject({
+      errors: [{ code: "insufficient_memory", modelId: "big", requiredBytes: 5_000, availableBytes: 500 }],
+    });
     expect(models.info("big")).toMatchObject({ status: "error", error: { code: "insufficient_memory" } });
     expect(small.status).toBe("ready");
   });
 
   it("loads the same declared model when the budget fits", async () => {
-    const { models } = await startTestSupervisor({ memoryBudget: 50_000, fake: BIG, models: [{ id: "big", source: "big.gguf", mode: "direct" }] });
+    const { models } = await startTestSupervisor({
+      memoryBudget: 50_000,
+      fake: BIG,
+      models: [{ id: "big", source: "big.gguf", mode: "direct" }],
+    });
 
     await models.ready();
 
@@ -144,7 +157,11 @@ describe("start", () => {
 
     const refused = await rejection(startTestSupervisor(misspelt));
 
-    expect(refused).toMatchObject({ code: "invalid_option", option: "memoryBuget", expected: expect.stringContaining('did you mean "memoryBudget"') });
+    expect(refused).toMatchObject({
+      code: "invalid_option",
+      option: "memoryBuget",
+      expected: expect.stringContaining('did you mean "memoryBudget"'),
+    });
   });
 
   it("refuses an unknown option of a declared model, instead of failing while it loads", async () => {

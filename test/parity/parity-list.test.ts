@@ -17,7 +17,9 @@ const UPSTREAM_CASES = {
 const CITATION = /`(test\/[^`]+\.test\.ts)`: ("[^"]+"(?:; "[^"]+")*)/g;
 
 function citations(text: string): { file: string; name: string }[] {
-  return [...text.matchAll(CITATION)].flatMap(([, file = "", names = ""]) => [...names.matchAll(/"([^"]+)"/g)].map(([, name = ""]) => ({ file, name })));
+  return [...text.matchAll(CITATION)].flatMap(([, file = "", names = ""]) =>
+    [...names.matchAll(/"([^"]+)"/g)].map(([, name = ""]) => ({ file, name })),
+  );
 }
 
 /** The titles of the tests of a file: of `it`, of `it.each`, and of rows of a table of cases that carry their own. */
@@ -30,7 +32,11 @@ function titles(file: string): string[] {
 
 /** The sections of the list by their headings, each with its text. */
 function sections(): Map<string, string> {
-  return new Map(LIST.split(/^## /m).slice(1).map((section) => [section.slice(0, section.indexOf("\n")), section]));
+  return new Map(
+    LIST.split(/^## /m)
+      .slice(1)
+      .map((section) => [section.slice(0, section.indexOf("\n")), section]),
+  );
 }
 
 /** The numbers at the start of the rows of a section's table. */

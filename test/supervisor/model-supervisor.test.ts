@@ -18,7 +18,10 @@ describe("ModelSupervisor.start and get", () => {
     const backend = new FakeBackend();
     const first = ModelSupervisor.start({ name: "one", backend });
 
-    expect(await rejection(ModelSupervisor.start({ name: "one", backend }))).toMatchObject({ code: "already_started", supervisor: "one" });
+    expect(await rejection(ModelSupervisor.start({ name: "one", backend }))).toMatchObject({
+      code: "already_started",
+      supervisor: "one",
+    });
     const models = await first;
     expect(await rejection(ModelSupervisor.start({ name: "one", backend }))).toMatchObject({ code: "already_started" });
     const other = await ModelSupervisor.start({ name: "two", backend });
@@ -28,7 +31,9 @@ describe("ModelSupervisor.start and get", () => {
     await models.load("a", "a.gguf");
     expect(other.list()).toEqual([]);
     await Promise.all([models.close(), other.close()]);
-    expect(() => ModelSupervisor.get("one")).toThrow(expect.objectContaining({ code: "not_started", supervisor: "one" }));
+    expect(() => ModelSupervisor.get("one")).toThrow(
+      expect.objectContaining({ code: "not_started", supervisor: "one" }),
+    );
     const again = await ModelSupervisor.start({ name: "one", backend });
     await again.close();
   });
@@ -49,7 +54,16 @@ describe("ModelSupervisor.start and get", () => {
     [{ memoryBudget: "lots" }, "memoryBudget", /"unlimited", "auto", "edge"/],
     [{ memoryBudget: { gpu: ["8 bananas"] } }, "memoryBudget", /a size/],
     [{ maxThreads: 0 }, "maxThreads", /from 1 to 1024/],
-    [{ models: [{ id: "a", source: "a" }, { id: "a", source: "b" }] }, "models", /each id once/],
+    [
+      {
+        models: [
+          { id: "a", source: "a" },
+          { id: "a", source: "b" },
+        ],
+      },
+      "models",
+      /each id once/,
+    ],
     [{ models: [{ id: "a", source: "a", contextsize: 1 }] }, "models.0.contextsize", /did you mean "contextSize"/],
     [{ models: [{ id: "@a", source: "a" }] }, "models.0.id", /not starting with @/],
     [{ backend: {} }, "backend", /a Backend/],
@@ -87,9 +101,19 @@ describe("tree", () => {
       strategy: "rest_for_one",
       restarts: 0,
       children: [
-        { id: "backings", kind: "supervisor", strategy: "one_for_one", children: [{ id: "backing:a#1", kind: "worker", children: [] }] },
+        {
+          id: "backings",
+          kind: "supervisor",
+          strategy: "one_for_one",
+          children: [{ id: "backing:a#1", kind: "worker", children: [] }],
+        },
         { id: "manager", kind: "worker", children: [] },
-        { id: "loads", kind: "supervisor", strategy: "one_for_one", children: [{ id: "load:b#2", kind: "worker", children: [] }] },
+        {
+          id: "loads",
+          kind: "supervisor",
+          strategy: "one_for_one",
+          children: [{ id: "load:b#2", kind: "worker", children: [] }],
+        },
       ],
     });
     gate.open();
@@ -102,7 +126,9 @@ describe("tree", () => {
 
 describe("a crash of the manager", () => {
   it("stops backings without an owner, declares the declared models again and loads them; the others are lost, with an event each", async () => {
-    const { models, backend, warnings } = await startTestSupervisor({ models: [{ id: "a", source: "a.gguf", default: true }] });
+    const { models, backend, warnings } = await startTestSupervisor({
+      models: [{ id: "a", source: "a.gguf", default: true }],
+    });
     await models.load("b", "b.gguf");
     await models.ready();
     const gate = backend.hold("generate");
@@ -129,7 +155,10 @@ describe("a crash of the manager", () => {
   });
 
   it("aborts half-done loads, which give back what they took", async () => {
-    const { models, backend } = await startTestSupervisor({ memoryBudget: 10 * GB, fake: { models: { "a.gguf": { ramBytes: 6 * GB } } } });
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 10 * GB,
+      fake: { models: { "a.gguf": { ramBytes: 6 * GB } } },
+    });
     const gate = backend.hold("start", undefined, { ignoreAbort: true });
     const loading = rejection(models.load("a", "a.gguf"));
     await gate.arrived();
@@ -205,7 +234,11 @@ describe("a crash of the manager", () => {
     expect(last).toBeInstanceOf(SupervisorExhaustedError);
     expect(last).toMatchObject({ code: "supervisor_exhausted", child: "manager" });
     expect(await running).toMatchObject({ code: "request_aborted" });
-    expect(await models.closed).toMatchObject({ reason: "exhausted", error: { code: "supervisor_exhausted" }, unreleased: [] });
+    expect(await models.closed).toMatchObject({
+      reason: "exhausted",
+      error: { code: "supervisor_exhausted" },
+      unreleased: [],
+    });
     expect(backend.liveCopies).toBe(0);
     expect(await rejection(models.generate("a", "hi"))).toMatchObject({ code: "supervisor_exhausted" });
     expect(await rejection(models.load("b", "b.gguf"))).toMatchObject({ code: "supervisor_exhausted" });
@@ -293,7 +326,10 @@ describe("close", () => {
     clock.increment(30_000);
     await closing;
 
-    expect(await models.closed).toEqual({ reason: "closed", unreleased: [{ modelId: "a", incarnation: 1, placement: { ram: 0 } }] });
+    expect(await models.closed).toEqual({
+      reason: "closed",
+      unreleased: [{ modelId: "a", incarnation: 1, placement: { ram: 0 } }],
+    });
     expect(backend.log).toContain("dispose b");
     gate.open();
   });

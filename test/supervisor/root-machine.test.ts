@@ -19,7 +19,11 @@ function startRoot() {
     });
   // the children are replaced, so what their real ones would be given is never looked at
   const machine = rootMachine.provide({
-    actors: { backings: child("backings") as never, manager: child("manager") as never, loads: child("loads") as never },
+    actors: {
+      backings: child("backings") as never,
+      manager: child("manager") as never,
+      loads: child("loads") as never,
+    },
   });
   const root = createActor(machine, {
     input: {

@@ -17,13 +17,23 @@ let started = 0;
 
 /** The real tree with the fake backend and a simulated clock; closed when the test ends. */
 export async function startTestSupervisor(
-  options: Omit<ModelSupervisorOptions, "backend" | "clock" | "logger"> & { fake?: FakeBackendOptions; backend?: FakeBackend } = {},
+  options: Omit<ModelSupervisorOptions, "backend" | "clock" | "logger"> & {
+    fake?: FakeBackendOptions;
+    backend?: FakeBackend;
+  } = {},
 ): Promise<TestSupervisor> {
   const { fake, backend = new FakeBackend(fake), ...rest } = options;
   const clock = new SimulatedClock();
   const warnings: string[] = [];
   const logger = { warn: (message: string) => void warnings.push(message) };
-  const models = await ModelSupervisor.start({ name: `test-${++started}`, memoryBudget: "unlimited", backend, clock, logger, ...rest });
+  const models = await ModelSupervisor.start({
+    name: `test-${++started}`,
+    memoryBudget: "unlimited",
+    backend,
+    clock,
+    logger,
+    ...rest,
+  });
   onTestFinished(async () => {
     void models.close({ timeoutMs: 0 });
     // a test may leave requests that ignore their abort: then the deadline of the disposal ends the wait

@@ -48,7 +48,8 @@ export class PromptMaker {
     const { bos, shouldPrependBosToken } = this.#model.tokens;
     const tokens = this.#model.tokenize(prompt);
     if (bos !== null && shouldPrependBosToken && tokens[0] !== bos) tokens.unshift(bos);
-    if (tokens.length === 0) throw new InvalidOptionError("prompt", "a text that is not empty: this model has no token to begin with", prompt);
+    if (tokens.length === 0)
+      throw new InvalidOptionError("prompt", "a text that is not empty: this model has no token to begin with", prompt);
     return { tokens, isContinued: true, stopTokens: NO_TOKENS, stopTexts: [] };
   }
 

@@ -7,7 +7,7 @@ import type { GgufModel } from "./gguf-file.js";
  * `slots`: generation, one sequence for each slot, for as long as the backing lives. `transient`: generation in `direct`
  * mode, created for each call; its bytes count as held all the time. `embedding`, `ranking`: one text at a time.
  */
-export type ContextKind = "slots" | "transient" | "embedding" | "ranking";
+type ContextKind = "slots" | "transient" | "embedding" | "ranking";
 
 export interface ContextPlan {
   readonly kind: ContextKind;
@@ -26,16 +26,24 @@ const MAX_CELLS = 2 ** 31 - 256;
 /** @throws InvalidOptionError for sizes that the engine cannot count. */
 export function contextPlans(model: GgufModel, profile: ModelProfile): ContextPlan[] {
   const { mode, capabilities, contextSize } = profile;
-  if (!(profile.parallel >= 1 && profile.parallel <= MAX_SEQUENCES)) throw new InvalidOptionError("parallel", `a number from 1 to ${MAX_SEQUENCES}`, profile.parallel);
+  if (!(profile.parallel >= 1 && profile.parallel <= MAX_SEQUENCES))
+    throw new InvalidOptionError("parallel", `a number from 1 to ${MAX_SEQUENCES}`, profile.parallel);
   if (!(contextSize >= 2 && (contextSize + 256) * profile.parallel <= MAX_CELLS)) {
     throw new InvalidOptionError("contextSize", `a number from 2; times parallel at most ${MAX_CELLS}`, contextSize);
   }
   const plans: ContextPlan[] = [];
   if (capabilities.includes("generate") || capabilities.includes("chat")) {
     const sequences = mode === "server" ? profile.parallel : 1;
-    plans.push({ kind: mode === "server" ? "slots" : "transient", contextSize, sequences, batchSize: generationBatch(profile, sequences) });
+    plans.push({
+      kind: mode === "server" ? "slots" : "transient",
+      contextSize,
+      sequences,
+      batchSize: generationBatch(profile, sequences),
+    });
   }
-  const batchSize = model.embedsInOneBatch ? contextSize : Math.min(profile.batchSize ?? DEFAULT_BATCH_SIZE, contextSize);
+  const batchSize = model.embedsInOneBatch
+    ? contextSize
+    : Math.min(profile.batchSize ?? DEFAULT_BATCH_SIZE, contextSize);
   if (capabilities.includes("embed")) plans.push({ kind: "embedding", contextSize, sequences: 1, batchSize });
   if (capabilities.includes("rank")) plans.push({ kind: "ranking", contextSize, sequences: 1, batchSize });
   return plans;

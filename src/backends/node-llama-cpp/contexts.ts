@@ -25,11 +25,19 @@ export function createGenerationContext(model: LlamaModel, plan: ContextPlan, th
   });
 }
 
-export function createEmbeddingContext(model: LlamaModel, plan: ContextPlan, threads: number): Promise<LlamaEmbeddingContext> {
+export function createEmbeddingContext(
+  model: LlamaModel,
+  plan: ContextPlan,
+  threads: number,
+): Promise<LlamaEmbeddingContext> {
   return model.createEmbeddingContext({ contextSize: plan.contextSize, batchSize: plan.batchSize, threads });
 }
 
-export function createRankingContext(model: LlamaModel, plan: ContextPlan, threads: number): Promise<LlamaRankingContext> {
+export function createRankingContext(
+  model: LlamaModel,
+  plan: ContextPlan,
+  threads: number,
+): Promise<LlamaRankingContext> {
   return model.createRankingContext({ contextSize: plan.contextSize, batchSize: plan.batchSize, threads });
 }
 
@@ -37,10 +45,15 @@ export function createRankingContext(model: LlamaModel, plan: ContextPlan, threa
  * What the engine says a context holds. Embedding and ranking contexts do not say it themselves; the context inside them
  * does. Where a later version hides it, the estimate stands (it has been equal to the byte).
  */
-export function contextBytes(context: LlamaContext | LlamaEmbeddingContext | LlamaRankingContext, estimate: ContextBytes): ContextBytes {
+export function contextBytes(
+  context: LlamaContext | LlamaEmbeddingContext | LlamaRankingContext,
+  estimate: ContextBytes,
+): ContextBytes {
   const inner: unknown = "_llamaContext" in context ? context._llamaContext : context;
   if (typeof inner !== "object" || inner === null || !("memoryUsage" in inner)) return estimate;
   const usage = inner.memoryUsage;
   if (typeof usage !== "object" || usage === null || !("ram" in usage) || !("vram" in usage)) return estimate;
-  return typeof usage.ram === "number" && typeof usage.vram === "number" ? { ram: usage.ram, vram: usage.vram } : estimate;
+  return typeof usage.ram === "number" && typeof usage.vram === "number"
+    ? { ram: usage.ram, vram: usage.vram }
+    : estimate;
 }

@@ -28,7 +28,11 @@ export class Embedder {
     this.#limits = limits;
   }
 
-  async embed(texts: readonly string[], request: BackingRequest, signal: AbortSignal): Promise<{ embeddings: number[][]; promptTokens: number }> {
+  async embed(
+    texts: readonly string[],
+    request: BackingRequest,
+    signal: AbortSignal,
+  ): Promise<{ embeddings: number[][]; promptTokens: number }> {
     // All texts are checked before the first is evaluated: a list that must fail costs nothing.
     const inputs = texts.map((text) => {
       checkText("text", text);
@@ -58,7 +62,12 @@ export class Ranker {
     this.#limits = limits;
   }
 
-  async rank(query: string, documents: readonly string[], request: BackingRequest, signal: AbortSignal): Promise<{ scores: number[]; promptTokens: number }> {
+  async rank(
+    query: string,
+    documents: readonly string[],
+    request: BackingRequest,
+    signal: AbortSignal,
+  ): Promise<{ scores: number[]; promptTokens: number }> {
     checkText("query", query);
     if (query === "") throw new InvalidOptionError("query", "a text that is not empty", query);
     let promptTokens = 0;
@@ -77,7 +86,12 @@ export class Ranker {
 }
 
 /** One text's evaluation, which cannot be interrupted: an abort is seen before it and after it. */
-async function inTurn<Result>(turns: Turns, request: BackingRequest, signal: AbortSignal, evaluate: () => Promise<Result>): Promise<Result> {
+async function inTurn<Result>(
+  turns: Turns,
+  request: BackingRequest,
+  signal: AbortSignal,
+  evaluate: () => Promise<Result>,
+): Promise<Result> {
   const end = await turns.take(signal, () => new RangeError("Turns without a limit are never full"));
   try {
     signal.throwIfAborted();

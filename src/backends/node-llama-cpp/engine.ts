@@ -3,7 +3,7 @@
  * silences the first one's: so every backend and every supervisor here shares one, and what they ask of it is merged.
  */
 import type { Llama } from "node-llama-cpp";
-import { InvalidOptionError } from "../../errors.js";
+import { InvalidOptionError, isModelSupervisorError } from "../../errors.js";
 
 /** Which kind of GPU the engine is to use; `"auto"`: the best one that works, else the CPU. */
 export type GpuChoice = "auto" | "metal" | "cuda" | "vulkan" | false;
@@ -34,7 +34,11 @@ export async function sharedEngine(gpu: GpuChoice): Promise<Llama> {
     throw error;
   }
   if (gpu === "auto" || gpu === llama.gpu) return llama;
-  throw new InvalidOptionError("gpu", `"auto" or ${JSON.stringify(llama.gpu)}, with which the engine runs already in this process`, gpu);
+  throw new InvalidOptionError(
+    "gpu",
+    `"auto" or ${JSON.stringify(llama.gpu)}, with which the engine runs already in this process`,
+    gpu,
+  );
 }
 
 async function startEngine(gpu: GpuChoice): Promise<Llama> {
@@ -73,12 +77,17 @@ export function useThreads(llama: Llama, maxThreads: number): () => void {
 }
 
 /** Runs an engine call whose reason of failure is said in the log only, and puts those lines into the error. */
-export async function withEngineLog<Result>(what: string, signal: AbortSignal, call: () => Promise<Result>): Promise<Result> {
+export async function withEngineLog<Result>(
+  what: string,
+  signal: AbortSignal,
+  call: () => Promise<Result>,
+): Promise<Result> {
   const before = lineCount;
   try {
     return await call();
   } catch (cause) {
     if (signal.aborted) throw signal.reason;
+    if (isModelSupervisorError(cause)) throw cause;
     await new Promise((resolve) => setTimeout(resolve, LINES_ARRIVE_WITHIN_MS));
     const said = new Set(lines.filter(({ number, text }) => number >= before && text !== "").map(({ text }) => text));
     const message = cause instanceof Error ? cause.message : String(cause);

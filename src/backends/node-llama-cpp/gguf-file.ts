@@ -51,7 +51,11 @@ export class GgufModel implements ResolvedModel {
  * Finds and checks the model at `source`.
  * @throws SourceUnavailableError, InvalidModelFileError, InvalidOptionError, or the signal's reason.
  */
-export async function resolveGgufModel(source: ModelSource, options: EngineOptions, signal: AbortSignal): Promise<GgufModel> {
+export async function resolveGgufModel(
+  source: ModelSource,
+  options: EngineOptions,
+  signal: AbortSignal,
+): Promise<GgufModel> {
   refuseUnsupportedOptions(options);
   const files: CheckedFile[] = [];
   const headers: GgufHeader[] = [];
@@ -68,7 +72,12 @@ export async function resolveGgufModel(source: ModelSource, options: EngineOptio
 
   const { readGgufFileInfo } = await import("node-llama-cpp");
   signal.throwIfAborted();
-  const info = await readGgufFileInfo(first.path, { sourceType: "filesystem", logWarnings: false, signal, ignoreKeys: UNUSED_KEYS }).catch((cause: unknown) => {
+  const info = await readGgufFileInfo(first.path, {
+    sourceType: "filesystem",
+    logWarnings: false,
+    signal,
+    ignoreKeys: UNUSED_KEYS,
+  }).catch((cause: unknown) => {
     signal.throwIfAborted();
     throw new InvalidModelFileError(first.path, `its header cannot be read (${messageOf(cause)})`, cause);
   });
@@ -83,7 +92,11 @@ const UNUSED_KEYS = ["tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenize
 /** @throws InvalidOptionError where the model cannot look that far back. */
 export function checkContextSize(model: GgufModel, contextSize: number | undefined): void {
   if (!model.positionsAreBounded || contextSize === undefined || contextSize <= model.trainedContextSize) return;
-  throw new InvalidOptionError("contextSize", `at most ${model.trainedContextSize}, which is all that this model has positions for`, contextSize);
+  throw new InvalidOptionError(
+    "contextSize",
+    `at most ${model.trainedContextSize}, which is all that this model has positions for`,
+    contextSize,
+  );
 }
 
 /**
@@ -97,7 +110,10 @@ export async function checkUnchanged(model: GgufModel): Promise<void> {
       throw new SourceUnavailableError(model.source, `"${file.path}" ${reasonOf(cause)}`, cause);
     });
     if (now.size === file.sizeBytes && now.mtimeMs === file.mtimeMs) continue;
-    throw new InvalidModelFileError(file.path, `it has changed since it was checked (${file.sizeBytes} bytes then, ${now.size} now); load it again`);
+    throw new InvalidModelFileError(
+      file.path,
+      `it has changed since it was checked (${file.sizeBytes} bytes then, ${now.size} now); load it again`,
+    );
   }
 }
 
@@ -107,17 +123,29 @@ const SPLIT_NAME = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/;
 function partsOf(file: string): string[] {
   const [, stem, own, count] = SPLIT_NAME.exec(file) ?? [];
   if (stem === undefined || Number(count) < 1 || Number(own) < 1 || Number(own) > Number(count)) return [file];
-  return Array.from({ length: Number(count) }, (_, index) => `${stem}-${String(index + 1).padStart(5, "0")}-of-${count}.gguf`);
+  return Array.from(
+    { length: Number(count) },
+    (_, index) => `${stem}-${String(index + 1).padStart(5, "0")}-of-${count}.gguf`,
+  );
 }
 
-async function checkFile(source: ModelSource, file: string, partCount: number, signal: AbortSignal): Promise<{ file: CheckedFile; header: GgufHeader }> {
+async function checkFile(
+  source: ModelSource,
+  file: string,
+  partCount: number,
+  signal: AbortSignal,
+): Promise<{ file: CheckedFile; header: GgufHeader }> {
   const part = partCount > 1 ? `the part "${path.basename(file)}" of ${partCount}` : "the file";
   const unavailable = (cause: unknown) => new SourceUnavailableError(source, `${part} ${reasonOf(cause)}`, cause);
   let handle: FileHandle;
   try {
     // Before it is opened: opening a pipe would wait for its other end.
     const kind = await stat(file);
-    if (!kind.isFile()) throw new SourceUnavailableError(source, `${part} is ${kind.isDirectory() ? "a directory, not a file" : "not a regular file"}`);
+    if (!kind.isFile())
+      throw new SourceUnavailableError(
+        source,
+        `${part} is ${kind.isDirectory() ? "a directory, not a file" : "not a regular file"}`,
+      );
     handle = await open(file, "r");
   } catch (cause) {
     throw cause instanceof SourceUnavailableError ? cause : unavailable(cause);
@@ -146,8 +174,10 @@ function checkSet(files: readonly CheckedFile[], headers: readonly GgufHeader[])
     );
   }
   const first = files[0]?.path ?? "";
-  if (headers[0]?.architecture === undefined) throw new InvalidModelFileError(first, 'its header has no "general.architecture"');
-  if (headers.every((header) => header.tensors.length === 0)) throw new InvalidModelFileError(first, "it has no tensors");
+  if (headers[0]?.architecture === undefined)
+    throw new InvalidModelFileError(first, 'its header has no "general.architecture"');
+  if (headers.every(({ tensorCount }) => tensorCount === 0))
+    throw new InvalidModelFileError(first, "it has no tensors");
 }
 
 /** What only a process of its own, pinned to a GPU, could give; this engine spreads layers over all GPUs it sees. */

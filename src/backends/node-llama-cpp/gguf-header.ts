@@ -10,16 +10,7 @@ export interface GgufHeader {
   readonly architecture: string | undefined;
   /** `split.count`; 0 or 1 for a file that is not part of a set. */
   readonly splitCount: number;
-  readonly tensors: readonly GgufTensor[];
-  /** Where the tensors' data starts in the file. */
-  readonly dataOffset: number;
-}
-
-export interface GgufTensor {
-  readonly name: string;
-  readonly dimensions: readonly number[];
-  /** From the start of the file to the end of this tensor; a lower bound where the type is unknown here. */
-  readonly endOffset: number;
+  readonly tensorCount: number;
 }
 
 /** Something in the file contradicts the format or the file's size; the message says what. */
@@ -35,11 +26,38 @@ const CHUNK_BYTES = 1 << 20;
 
 /** [bytes, elements] of one block, by ggml type. A type that is missing here has its size checked by the engine alone. */
 const BLOCKS = new Map<number, readonly [number, number]>([
-  [0, [4, 1]], [1, [2, 1]], [2, [18, 32]], [3, [20, 32]], [6, [22, 32]], [7, [24, 32]], [8, [34, 32]], [9, [36, 32]],
-  [10, [84, 256]], [11, [110, 256]], [12, [144, 256]], [13, [176, 256]], [14, [210, 256]], [15, [292, 256]],
-  [16, [66, 256]], [17, [74, 256]], [18, [98, 256]], [19, [50, 256]], [20, [18, 32]], [21, [110, 256]], [22, [82, 256]],
-  [23, [136, 256]], [24, [1, 1]], [25, [2, 1]], [26, [4, 1]], [27, [8, 1]], [28, [8, 1]], [29, [56, 256]], [30, [2, 1]],
-  [34, [54, 256]], [35, [66, 256]], [39, [17, 32]],
+  [0, [4, 1]],
+  [1, [2, 1]],
+  [2, [18, 32]],
+  [3, [20, 32]],
+  [6, [22, 32]],
+  [7, [24, 32]],
+  [8, [34, 32]],
+  [9, [36, 32]],
+  [10, [84, 256]],
+  [11, [110, 256]],
+  [12, [144, 256]],
+  [13, [176, 256]],
+  [14, [210, 256]],
+  [15, [292, 256]],
+  [16, [66, 256]],
+  [17, [74, 256]],
+  [18, [98, 256]],
+  [19, [50, 256]],
+  [20, [18, 32]],
+  [21, [110, 256]],
+  [22, [82, 256]],
+  [23, [136, 256]],
+  [24, [1, 1]],
+  [25, [2, 1]],
+  [26, [4, 1]],
+  [27, [8, 1]],
+  [28, [8, 1]],
+  [29, [56, 256]],
+  [30, [2, 1]],
+  [34, [54, 256]],
+  [35, [66, 256]],
+  [39, [17, 32]],
 ]);
 
 /** Reads and checks the header of an open file of `size` bytes. @throws GgufFormatError, or the signal's reason. */
@@ -58,24 +76,24 @@ export async function readGgufHeader(file: FileHandle, size: number, signal: Abo
   }
 
   const infos = [];
-  for (let index = 0; index < tensorCount; index++) infos.push(await readTensorInfo(reader, `tensor ${index + 1} of ${tensorCount}`));
+  for (let index = 0; index < tensorCount; index++)
+    infos.push(await readTensorInfo(reader, `tensor ${index + 1} of ${tensorCount}`));
   const alignment = numberOf(values.get("general.alignment")) || DEFAULT_ALIGNMENT;
   const dataOffset = Math.ceil(reader.offset / alignment) * alignment;
   if (infos.length > 0 && dataOffset > size) throw new GgufFormatError(`it ends inside the header, at ${size} bytes`);
 
-  const tensors = infos.map(({ name, dimensions, type, offset }) => {
+  for (const { name, dimensions, type, offset } of infos) {
     const endOffset = dataOffset + offset + tensorBytes(type, dimensions);
-    if (endOffset > size) {
-      throw new GgufFormatError(`it is cut off: the data of tensor "${name}" ends at byte ${endOffset}, the file has ${size}`);
-    }
-    return { name, dimensions, endOffset };
-  });
+    if (endOffset <= size) continue;
+    throw new GgufFormatError(
+      `it is cut off: the data of tensor "${name}" ends at byte ${endOffset}, the file has ${size}`,
+    );
+  }
   const architecture = values.get("general.architecture");
   return {
     architecture: typeof architecture === "string" ? architecture : undefined,
     splitCount: numberOf(values.get("split.count")),
-    tensors,
-    dataOffset,
+    tensorCount,
   };
 }
 
@@ -111,7 +129,8 @@ async function skipArray(reader: BoundedReader, key: string, depth: number): Pro
   const bytes = VALUE_BYTES[type];
   const count = await reader.count(`length of the array "${key}"`, bytes ?? 8);
   if (bytes !== undefined) return reader.skip(bytes * count, `array "${key}"`);
-  if ((type !== STRING && type !== ARRAY) || depth > 3) throw new GgufFormatError(`the array "${key}" has the unknown type ${type}`);
+  if ((type !== STRING && type !== ARRAY) || depth > 3)
+    throw new GgufFormatError(`the array "${key}" has the unknown type ${type}`);
   if (type === STRING) return reader.skipStrings(count, `array "${key}"`);
   for (let index = 0; index < count; index++) await skipArray(reader, key, depth + 1);
 }
@@ -122,7 +141,8 @@ async function readTensorInfo(reader: BoundedReader, what: string) {
   const dimensionCount = await reader.u32(`dimensions of tensor "${name}"`);
   if (dimensionCount > MAX_DIMENSIONS) throw new GgufFormatError(`tensor "${name}" has ${dimensionCount} dimensions`);
   const dimensions: number[] = [];
-  for (let index = 0; index < dimensionCount; index++) dimensions.push(await reader.u64(`dimensions of tensor "${name}"`));
+  for (let index = 0; index < dimensionCount; index++)
+    dimensions.push(await reader.u64(`dimensions of tensor "${name}"`));
   const type = await reader.u32(`type of tensor "${name}"`);
   return { name, dimensions, type, offset: await reader.u64(`offset of tensor "${name}"`) };
 }
@@ -207,6 +227,8 @@ class BoundedReader {
 
   #need(length: number, what: string): void {
     if (this.offset + length <= this.#size) return;
-    throw new GgufFormatError(`it ends inside the header: ${what} would end at byte ${this.offset + length}, the file has ${this.#size}`);
+    throw new GgufFormatError(
+      `it ends inside the header: ${what} would end at byte ${this.offset + length}, the file has ${this.#size}`,
+    );
   }
 }

@@ -60,7 +60,9 @@ export class InProcessBacking {
   crash(cause: unknown): void {
     if (this.#ending !== undefined) return;
     const { modelId, incarnation } = this.#spec;
-    this.#ending = this.#end({ reason: "crashed", cause }, new BackingCrashedError({ modelId, incarnation, cause }));
+    // told at once: an engine that never falls quiet again must not keep the end a secret
+    this.#resolveExited({ reason: "crashed", cause });
+    this.#ending = this.#end(new BackingCrashedError({ modelId, incarnation, cause }));
     // A disposal that fails now adds nothing to the crash; who calls `dispose` is told.
     this.#ending.catch(() => undefined);
   }
@@ -78,14 +80,16 @@ export class InProcessBacking {
       memory: () => this.#memory(),
       queued: () => generation?.queued ?? 0,
       ...(capabilities.includes("generate") && {
-        generate: (prompt: string, sampling: Sampling, request: BackingRequest) => generate(sampling, request, () => prompts.fromText(prompt)),
+        generate: (prompt: string, sampling: Sampling, request: BackingRequest) =>
+          generate(sampling, request, () => prompts.fromText(prompt)),
       }),
       ...(capabilities.includes("chat") && {
         chat: (messages: Parameters<NonNullable<Backing["chat"]>>[0], sampling: Sampling, request: BackingRequest) =>
           generate(sampling, request, () => prompts.fromMessages(messages)),
       }),
       ...(embedder && {
-        embed: (texts: readonly string[], request: BackingRequest) => this.#intake.run(request, (signal) => embedder.embed(texts, request, signal)),
+        embed: (texts: readonly string[], request: BackingRequest) =>
+          this.#intake.run(request, (signal) => embedder.embed(texts, request, signal)),
       }),
       ...(ranker && {
         rank: (query: string, documents: readonly string[], request: BackingRequest) =>
@@ -125,7 +129,11 @@ export class InProcessBacking {
     const size = this.#model.fileInfo.metadata.tokenizer?.ggml?.tokens?.length ?? 0;
     const isToken = (id: number): id is Token => Number.isInteger(id) && id >= 0 && id < size;
     if (tokens.every(isToken)) return this.#model.detokenize(tokens);
-    throw new InvalidOptionError("tokens", `whole numbers from 0 to ${size - 1}, the vocabulary of this model`, tokens.find((id) => !isToken(id)));
+    throw new InvalidOptionError(
+      "tokens",
+      `whole numbers from 0 to ${size - 1}, the vocabulary of this model`,
+      tokens.find((id) => !isToken(id)),
+    );
   }
 
   #memory(): MemoryNeed {
@@ -142,17 +150,17 @@ export class InProcessBacking {
   }
 
   #dispose(): Promise<void> {
-    this.#ending ??= this.#end({ reason: "disposed" }, new RequestAbortedError(this.#spec.modelId, "the model is being unloaded"));
+    this.#ending ??= this.#end(new RequestAbortedError(this.#spec.modelId, "the model is being unloaded"));
     return this.#ending;
   }
 
   /** First everything in flight settles, for the engine crashes when it is disposed under an evaluation. */
-  async #end(exit: BackingExit, reason: Error): Promise<void> {
+  async #end(reason: Error): Promise<void> {
     await this.#intake.close(reason);
     try {
       await this.#disposeNative();
       this.#isGone = true;
-      this.#resolveExited(exit);
+      this.#resolveExited({ reason: "disposed" });
     } catch (cause) {
       this.#resolveExited({ reason: "crashed", cause });
       throw cause;

@@ -34,8 +34,7 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
 
     async devices() {
       const llama = await sharedEngine(gpu);
-      const ram: DeviceInfo = { device: "ram", name: "RAM", ...ramLimits() };
-      if (llama.gpu === false) return [ram];
+      if (llama.gpu === false) return [ram()];
       const [names, memory] = await Promise.all([llama.getGpuDeviceNames(), llama.getVramState()]);
       // The engine tells the sum over its GPUs only, and spreads a model's layers over all of them.
       const share = (bytes: number) => Math.floor(bytes / Math.max(1, names.length));
@@ -46,7 +45,7 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
         freeBytes: share(memory.free),
         ...(memory.unifiedSize > 0 && { unified: true }),
       }));
-      return [ram, ...gpus];
+      return [ram(), ...gpus];
     },
 
     async resolve(source, engineOptions, signal) {
@@ -54,7 +53,10 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
       const facts = await insights(model, await sharedEngine(gpu));
       signal.throwIfAborted();
       if (facts.isSupportedByLlamaCpp) return model;
-      throw new InvalidModelFileError(model.files[0].path, `this engine does not know the architecture "${model.info.metadata.general.architecture}"`);
+      throw new InvalidModelFileError(
+        model.files[0].path,
+        `this engine does not know the architecture "${model.info.metadata.general.architecture}"`,
+      );
     },
 
     async estimate(model, profile) {
@@ -65,6 +67,11 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
       return startBacking(spec, own(spec.model), context, await sharedEngine(gpu));
     },
   };
+}
+
+/** As it is at this moment: callers claim memory right after. */
+function ram(): DeviceInfo {
+  return { device: "ram", name: "RAM", ...ramLimits() };
 }
 
 function own(model: ResolvedModel): GgufModel {

@@ -8,7 +8,7 @@
  */
 import type { GgufInsights, GgufInsightsResourceRequirements, GgmlType, Llama } from "node-llama-cpp";
 import { EstimateFailedError, InvalidOptionError } from "../../errors.js";
-import type { EngineOptions, Estimate, MemoryNeed, ModelProfile } from "../backend.js";
+import type { EngineOptions, Estimate, ModelProfile } from "../backend.js";
 import { contextPlans, type ContextPlan } from "./context-plan.js";
 import type { GgufModel } from "./gguf-file.js";
 
@@ -85,26 +85,40 @@ async function resolveGpuLayers(facts: GgufInsights, profile: ModelProfile, llam
   if (asked !== "auto") return Math.min(asked, facts.totalLayers);
   const contextSize = profile.contextSize * (profile.mode === "server" ? profile.parallel : 1);
   const embeddingContext = profile.capabilities.includes("embed") || profile.capabilities.includes("rank");
-  const { gpuLayers } = await facts.configurationResolver.resolveModelGpuLayersV2({ fitContext: { contextSize, embeddingContext } });
+  const { gpuLayers } = await facts.configurationResolver.resolveModelGpuLayersV2({
+    fitContext: { contextSize, embeddingContext },
+  });
   return gpuLayers;
 }
 
 /** Refuses what the engine would ignore, or would fail on without saying why. @throws InvalidOptionError */
 export function checkOptions(profile: EngineOptions, facts: GgufInsights, llama: Llama): void {
   if (profile.offloadKqv === false && llama.gpu !== false) {
-    throw new InvalidOptionError("offloadKqv", "true or nothing: node-llama-cpp keeps the KV cache of a layer where the layer is; use gpuLayers: 0", false);
+    throw new InvalidOptionError(
+      "offloadKqv",
+      "true or nothing: node-llama-cpp keeps the KV cache of a layer where the layer is; use gpuLayers: 0",
+      false,
+    );
   }
   if (profile.flashAttention === true && !facts.flashAttentionSupported) {
     throw new InvalidOptionError("flashAttention", "false or nothing: this model has no flash attention", true);
   }
   const quantized = profile.kvCacheType !== undefined && profile.kvCacheType !== "f16";
   if (quantized && (profile.flashAttention === false || !facts.flashAttentionSupported)) {
-    throw new InvalidOptionError("kvCacheType", '"f16": a quantized KV cache needs flash attention', profile.kvCacheType);
+    throw new InvalidOptionError(
+      "kvCacheType",
+      '"f16": a quantized KV cache needs flash attention',
+      profile.kvCacheType,
+    );
   }
   const { embedding_length: width, attention } = facts.ggufFileInfo.architectureMetadata;
   const headLength = attention?.key_length ?? Number(width) / Number(attention?.head_count);
   if (quantized && Number.isFinite(headLength) && headLength % KV_BLOCK !== 0) {
-    throw new InvalidOptionError("kvCacheType", `"f16": this model's attention heads have ${headLength} numbers, not a multiple of ${KV_BLOCK}`, profile.kvCacheType);
+    throw new InvalidOptionError(
+      "kvCacheType",
+      `"f16": this model's attention heads have ${headLength} numbers, not a multiple of ${KV_BLOCK}`,
+      profile.kvCacheType,
+    );
   }
 }
 
@@ -114,21 +128,14 @@ async function kvTypeOf(profile: EngineOptions): Promise<GgmlType | undefined> {
   return library.GgmlType[KV_TYPES[profile.kvCacheType]];
 }
 
-function checked(model: GgufModel, what: string, need: GgufInsightsResourceRequirements): GgufInsightsResourceRequirements {
+function checked(
+  model: GgufModel,
+  what: string,
+  need: GgufInsightsResourceRequirements,
+): GgufInsightsResourceRequirements {
   for (const bytes of [need.cpuRam, need.gpuVram]) {
     if (Number.isFinite(bytes) && bytes >= 0 && bytes <= ABSURD_BYTES) continue;
     throw new EstimateFailedError(model.source, `the engine says that ${what} takes ${bytes} bytes`);
   }
   return need;
-}
-
-/** The sum over several parts of one model. */
-export function sumNeeds(needs: readonly MemoryNeed[]): MemoryNeed {
-  const sum = (field: keyof MemoryNeed) => needs.reduce((total, need) => total + need[field], 0);
-  return {
-    ramBytes: sum("ramBytes"),
-    gpuWeightsBytes: sum("gpuWeightsBytes"),
-    gpuContextBytes: sum("gpuContextBytes"),
-    mappedBytes: sum("mappedBytes"),
-  };
 }

@@ -43,7 +43,11 @@ export function factsOf(info: GgufFileInfo, file: string): ModelFacts {
 }
 
 /** A generative file that says how to pool was made to embed, whatever else it can do. */
-function capabilities(isEncoder: boolean, ranks: boolean, pools: boolean): Pick<ModelFacts, "supports" | "defaultCapabilities"> {
+function capabilities(
+  isEncoder: boolean,
+  ranks: boolean,
+  pools: boolean,
+): Pick<ModelFacts, "supports" | "defaultCapabilities"> {
   if (ranks) return { supports: ["rank"], defaultCapabilities: ["rank"] };
   if (isEncoder) return { supports: ["embed"], defaultCapabilities: ["embed"] };
   return { supports: ["generate", "chat", "embed"], defaultCapabilities: pools ? ["embed"] : ["generate", "chat"] };

@@ -1,7 +1,6 @@
-/** Loads the weights: one model at a time, abortable at any moment, with the engine's reason if it fails. */
+/** Loads the weights: one model at a time, abortable at any moment. */
 import type { Llama, LlamaModel } from "node-llama-cpp";
 import type { StartContext, StartSpec } from "../backend.js";
-import { withEngineLog } from "./engine.js";
 import { checkUnchanged, type GgufModel } from "./gguf-file.js";
 import { KV_TYPES } from "./memory-estimate.js";
 import { Turns } from "./turns.js";
@@ -10,18 +9,28 @@ import { Turns } from "./turns.js";
 const loads = new Turns();
 
 /** @throws InvalidModelFileError, SourceUnavailableError, the signal's reason, or the engine's error. */
-export async function loadWeights(llama: Llama, model: GgufModel, spec: StartSpec, context: StartContext): Promise<LlamaModel> {
+export async function loadWeights(
+  llama: Llama,
+  model: GgufModel,
+  spec: StartSpec,
+  context: StartContext,
+): Promise<LlamaModel> {
   const end = await loads.take(context.signal, () => new RangeError("Turns without a limit are never full"));
   try {
     await checkUnchanged(model);
     context.signal.throwIfAborted();
-    return await withEngineLog(`Loading "${model.files[0].path}"`, context.signal, () => load(llama, model, spec, context));
+    return await load(llama, model, spec, context);
   } finally {
     end();
   }
 }
 
-async function load(llama: Llama, model: GgufModel, spec: StartSpec, { signal, onProgress }: StartContext): Promise<LlamaModel> {
+async function load(
+  llama: Llama,
+  model: GgufModel,
+  spec: StartSpec,
+  { signal, onProgress }: StartContext,
+): Promise<LlamaModel> {
   const { flashAttention, kvCacheType } = spec.profile;
   // The library is told of an abort only once it reads the weights, which is when it reports progress. Told between its
   // preparations and that, it leaves a native callback behind that keeps the process from ever exiting (measured).
@@ -45,7 +54,10 @@ async function load(llama: Llama, model: GgufModel, spec: StartSpec, { signal, o
       ...(flashAttention === undefined ? {} : { defaultContextFlashAttention: flashAttention }),
       ...(kvCacheType === undefined
         ? {}
-        : { experimentalDefaultContextKvCacheKeyType: KV_TYPES[kvCacheType], experimentalDefaultContextKvCacheValueType: KV_TYPES[kvCacheType] }),
+        : {
+            experimentalDefaultContextKvCacheKeyType: KV_TYPES[kvCacheType],
+            experimentalDefaultContextKvCacheValueType: KV_TYPES[kvCacheType],
+          }),
     });
     if (!signal.aborted) return native;
     await native.dispose();

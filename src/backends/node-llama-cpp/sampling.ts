@@ -56,7 +56,8 @@ export function allowedTokens(modelId: string, sampling: Sampling, promptTokens:
  * reaches the model as it is (measured).
  */
 export function checkText(option: string, text: string): void {
-  if (/\p{Surrogate}/u.test(text)) throw new InvalidOptionError(option, "well-formed text (it has half of a surrogate pair)", text);
+  if (/\p{Surrogate}/u.test(text))
+    throw new InvalidOptionError(option, "well-formed text (it has half of a surrogate pair)", text);
 }
 
 function check(option: string, value: number, least: number, most: number): void {

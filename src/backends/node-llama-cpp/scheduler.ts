@@ -79,7 +79,9 @@ export type Work =
  * for a long one. A step fits into one native batch.
  */
 export function planStep(slots: readonly Progress[], batchSize: number): Work[] {
-  const prefilling = slots.flatMap((slot, index) => (slot.decodes ? [] : [{ index, left: slot.promptTokens - slot.evaluatedTokens }]));
+  const prefilling = slots.flatMap((slot, index) =>
+    slot.decodes ? [] : [{ index, left: slot.promptTokens - slot.evaluatedTokens }],
+  );
   prefilling.sort((a, b) => a.left - b.left);
   const decoding = slots.length - prefilling.length;
   let budget = Math.min(Math.max(SLICE_TOKENS, prefilling.length), Math.max(1, batchSize - decoding));

@@ -48,7 +48,12 @@ export class SlotServer {
   constructor(options: SlotServerOptions) {
     this.#options = options;
     this.#queue = new SlotQueue(options.slots, options.maxQueue);
-    this.#slots = Array.from({ length: options.slots }, (_, index) => ({ index, sequence: options.newSequence(), ticket: undefined, run: undefined }));
+    this.#slots = Array.from({ length: options.slots }, (_, index) => ({
+      index,
+      sequence: options.newSequence(),
+      ticket: undefined,
+      run: undefined,
+    }));
     this.#pieces = new PieceCache(options.detokenizer);
   }
 
@@ -65,7 +70,8 @@ export class SlotServer {
       job.request.phase = "queue";
       const ticket: Ticket = { job, resolve, reject };
       const admission = this.#queue.admit(ticket);
-      if (admission === "full") return reject(new QueueFullError(this.#options.modelId, this.#options.maxQueue, this.#queue.waiting));
+      if (admission === "full")
+        return reject(new QueueFullError(this.#options.modelId, this.#options.maxQueue, this.#queue.waiting));
       if (admission !== "queued") return this.#assign(admission.slot, ticket);
       // A job that waits does not have to wait for the next pause to leave.
       job.signal.addEventListener(

@@ -6,7 +6,10 @@ import type { Progress, Work } from "./scheduler.js";
 import { StopScanner, TokenText, type PieceCache, type StopText } from "./text.js";
 
 /** What is used of the engine's sequence; a test's double has no more. */
-export type Sequence = Pick<LlamaContextSequence, "evaluate" | "evaluateWithoutGeneratingNewTokens" | "clearHistory" | "dispose">;
+export type Sequence = Pick<
+  LlamaContextSequence,
+  "evaluate" | "evaluateWithoutGeneratingNewTokens" | "clearHistory" | "dispose"
+>;
 
 /** A request that is ready to run: tokenized, checked against the slot's size. */
 export interface Job {
@@ -51,7 +54,11 @@ export class SlotRun {
   }
 
   get progress(): Progress {
-    return { promptTokens: this.job.tokens.length, evaluatedTokens: this.#evaluatedTokens, decodes: this.#lastToken !== undefined };
+    return {
+      promptTokens: this.job.tokens.length,
+      evaluatedTokens: this.#evaluatedTokens,
+      decodes: this.#lastToken !== undefined,
+    };
   }
 
   /** Set once the text has ended. */

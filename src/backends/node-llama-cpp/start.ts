@@ -2,7 +2,13 @@
 import type { Llama, LlamaModel } from "node-llama-cpp";
 import type { Backing, StartContext, StartSpec } from "../backend.js";
 import { contextPlans, threadsOf, type ContextPlan } from "./context-plan.js";
-import { contextBytes, createEmbeddingContext, createGenerationContext, createRankingContext, type ContextBytes } from "./contexts.js";
+import {
+  contextBytes,
+  createEmbeddingContext,
+  createGenerationContext,
+  createRankingContext,
+  type ContextBytes,
+} from "./contexts.js";
 import { Embedder, Ranker, TransientGeneration } from "./direct-backing.js";
 import { useThreads, withEngineLog } from "./engine.js";
 import { NO_CONTEXT_SHIFT } from "./generation.js";
@@ -13,7 +19,11 @@ import { loadWeights } from "./native-load.js";
 import { SlotServer } from "./server-backing.js";
 
 /** @throws InvalidModelFileError, SourceUnavailableError, InvalidOptionError, the signal's reason, or the engine's error. */
-export async function startBacking(spec: StartSpec, model: GgufModel, context: StartContext, llama: Llama): Promise<Backing> {
+export function startBacking(spec: StartSpec, model: GgufModel, context: StartContext, llama: Llama): Promise<Backing> {
+  return withEngineLog(`Loading "${model.files[0].path}"`, context.signal, () => acquire(spec, model, context, llama));
+}
+
+async function acquire(spec: StartSpec, model: GgufModel, context: StartContext, llama: Llama): Promise<Backing> {
   const { profile } = spec;
   const { signal } = context;
   checkContextSize(model, profile.contextSize);
@@ -31,8 +41,14 @@ export async function startBacking(spec: StartSpec, model: GgufModel, context: S
     for (const plan of plans) {
       signal.throwIfAborted();
       const estimate = await estimateContext(model, profile, plan, spec.gpuLayers, llama);
-      const bytes = await withEngineLog("Creating a context", signal, () => addPart(parts, plan, { ram: estimate.cpuRam, vram: estimate.gpuVram }, { spec, native, threads, owned, backing }));
-      backing.hold(bytes);
+      backing.hold(
+        await addPart(
+          parts,
+          plan,
+          { ram: estimate.cpuRam, vram: estimate.gpuVram },
+          { spec, native, threads, owned, backing },
+        ),
+      );
     }
     signal.throwIfAborted();
     return backing.open(parts);
@@ -52,7 +68,12 @@ interface PartContext {
 }
 
 /** Creates one context with what serves on it, and returns what it holds. */
-async function addPart(parts: BackingParts, plan: ContextPlan, estimate: ContextBytes, { spec, native, threads, owned, backing }: PartContext): Promise<ContextBytes> {
+async function addPart(
+  parts: BackingParts,
+  plan: ContextPlan,
+  estimate: ContextBytes,
+  { spec, native, threads, owned, backing }: PartContext,
+): Promise<ContextBytes> {
   const { modelId, profile } = spec;
   const limits = { modelId, contextSize: profile.contextSize };
   const onBroken = (cause: unknown) => backing.crash(cause);
@@ -116,6 +137,7 @@ class Owned {
         errors.push(error);
       }
     }
-    if (errors.length > 0) throw errors.length === 1 ? errors[0] : new AggregateError(errors, "Parts of the model could not be disposed");
+    if (errors.length > 0)
+      throw errors.length === 1 ? errors[0] : new AggregateError(errors, "Parts of the model could not be disposed");
   }
 }

@@ -77,7 +77,8 @@ export class TokenText {
 
   /** What is left at the end: an incomplete character, as it is. */
   end(): string {
-    const rest = this.#held.length === 0 ? "" : this.#cache.textOf(this.#held, this.#last, false).slice(this.#givenLength);
+    const rest =
+      this.#held.length === 0 ? "" : this.#cache.textOf(this.#held, this.#last, false).slice(this.#givenLength);
     this.#settle(false);
     return rest;
   }

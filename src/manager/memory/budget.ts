@@ -31,7 +31,8 @@ export interface Pool {
 /** The pools of a budget, in the order in which a refusal names them. */
 export function resolveBudget(budget: MemoryBudget, devices: readonly DeviceInfo[]): readonly Pool[] {
   const ram = devices.find((device) => device.device === "ram");
-  if (budget === "edge") return [totalPool((ram?.totalBytes ?? 0) <= EDGE_MINIMUM_BYTES ? 0 : (ram?.totalBytes ?? 0) / 2)];
+  if (budget === "edge")
+    return [totalPool((ram?.totalBytes ?? 0) <= EDGE_MINIMUM_BYTES ? 0 : (ram?.totalBytes ?? 0) / 2)];
   if (typeof budget === "number") return [totalPool(budget)];
   if (typeof budget === "string" && budget !== "auto" && budget !== "unlimited") return [totalPool(bytesOf(budget))];
   const map = typeof budget === "object" ? budget : { ram: budget, gpu: budget };
@@ -63,7 +64,12 @@ function gpuBudget(gpu: GpuBudget, index: number): Size | "auto" | "unlimited" {
 }
 type GpuBudget = "auto" | "unlimited" | readonly (Size | "unlimited")[] | undefined;
 
-function pool(device: Device, limit: Size | "auto" | "unlimited", info: DeviceInfo | undefined, autoShare: number): Pool {
+function pool(
+  device: Device,
+  limit: Size | "auto" | "unlimited",
+  info: DeviceInfo | undefined,
+  autoShare: number,
+): Pool {
   if (limit === "unlimited") return { device, limitBytes: Infinity, freeBytes: undefined };
   if (limit === "auto") {
     return { device, limitBytes: Math.floor((info?.totalBytes ?? 0) * autoShare), freeBytes: info?.freeBytes ?? 0 };
@@ -118,7 +124,8 @@ export function checkFit(placement: Placement, pools: readonly Pool[], claims: r
 /** One row per pool, for `memory()`. */
 export function reportPools(pools: readonly Pool[], claims: readonly Claim[]): DeviceMemory[] {
   return pools.map((pool) => {
-    const bytes = (these: readonly Claim[]) => these.reduce((sum, claim) => sum + bytesOn(pool.device, claim.placement), 0);
+    const bytes = (these: readonly Claim[]) =>
+      these.reduce((sum, claim) => sum + bytesOn(pool.device, claim.placement), 0);
     return {
       device: pool.device,
       limitBytes: finiteOrNull(pool.limitBytes),

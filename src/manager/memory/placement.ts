@@ -19,7 +19,9 @@ export function placementOf(need: MemoryNeed, options: PlacementOptions, devices
   const shares = split(onGpu, gpuWeights(options, gpus.map(gpuIndex)));
   return {
     ram: inRam,
-    ...Object.fromEntries(gpus.map((gpu, index) => [gpu.device, shares[index] ?? 0]).filter(([, bytes]) => bytes !== 0)),
+    ...Object.fromEntries(
+      gpus.map((gpu, index) => [gpu.device, shares[index] ?? 0]).filter(([, bytes]) => bytes !== 0),
+    ),
   };
 }
 
@@ -49,5 +51,7 @@ function split(bytes: number, weights: readonly number[]): number[] {
   const total = weights.reduce((sum, weight) => sum + weight, 0);
   const shares = weights.map((weight) => Math.floor((bytes * weight) / total));
   const last = weights.findLastIndex((weight) => weight > 0);
-  return shares.map((share, index) => (index === last ? share + bytes - shares.reduce((sum, each) => sum + each, 0) : share));
+  return shares.map((share, index) =>
+    index === last ? share + bytes - shares.reduce((sum, each) => sum + each, 0) : share,
+  );
 }

@@ -1,5 +1,15 @@
 /** The bert architecture as llama.cpp reads it: metadata keys and tensor names. */
-import { bool, constantTensor, f32, tensorOf, text, u32, type GgufContent, type Metadata, type Tensor } from "./gguf-writer.js";
+import {
+  bool,
+  constantTensor,
+  f32,
+  tensorOf,
+  text,
+  u32,
+  type GgufContent,
+  type Metadata,
+  type Tensor,
+} from "./gguf-writer.js";
 import type { Matrix } from "./matrix.js";
 import { formats, type NumberFormat } from "./number-formats.js";
 
@@ -48,7 +58,9 @@ export interface BertModel {
 export function bertContent(model: BertModel): GgufContent {
   const { embeddingLength, contextLength } = model;
   const norm = (name: string, scale?: Float32Array): Tensor[] => [
-    scale === undefined ? constantTensor(`${name}.weight`, embeddingLength, 1) : tensorOf(`${name}.weight`, [embeddingLength], scale),
+    scale === undefined
+      ? constantTensor(`${name}.weight`, embeddingLength, 1)
+      : tensorOf(`${name}.weight`, [embeddingLength], scale),
     constantTensor(`${name}.bias`, embeddingLength, 0),
   ];
   const layerTensors = (layer: BertLayer, index: number): Tensor[] => {
@@ -84,7 +96,11 @@ export function bertContent(model: BertModel): GgufContent {
     tensors: [
       model.embedding("token_embd.weight"),
       tensorOf("token_types.weight", [embeddingLength, 2], new Float32Array(2 * embeddingLength)),
-      tensorOf("position_embd.weight", [embeddingLength, contextLength], new Float32Array(embeddingLength * contextLength)),
+      tensorOf(
+        "position_embd.weight",
+        [embeddingLength, contextLength],
+        new Float32Array(embeddingLength * contextLength),
+      ),
       ...norm("token_embd_norm"),
       ...model.layers.flatMap(layerTensors),
       ...(model.head ?? []),

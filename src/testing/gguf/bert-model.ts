@@ -92,7 +92,8 @@ export async function makeEmbeddingModel(file: string, options: EmbeddingModelOp
       format,
       tokenizer: wpmTokenizer(vocabulary),
       // The first token brings nothing of its own: with "cls" its state is what attention found in the text.
-      embedding: (name) => withZeroRows(make(name, [embeddingLength, vocabulary.size], format, 1), [vocabulary.id("[CLS]")]),
+      embedding: (name) =>
+        withZeroRows(make(name, [embeddingLength, vocabulary.size], format, 1), [vocabulary.id("[CLS]")]),
       layers: Array.from({ length: layers }, layer),
     }),
     options,

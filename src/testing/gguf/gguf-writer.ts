@@ -56,7 +56,11 @@ const array = (tag: number, values: readonly Buffer[]): MetadataValue =>
 const plainI32 = (value: number): Buffer => bytes(4, (b) => b.writeInt32LE(value));
 const plainF32 = (value: number): Buffer => bytes(4, (b) => b.writeFloatLE(value));
 
-export const u16 = (value: number): MetadataValue => tagged(TYPE_TAGS.u16, bytes(2, (b) => b.writeUInt16LE(value)));
+export const u16 = (value: number): MetadataValue =>
+  tagged(
+    TYPE_TAGS.u16,
+    bytes(2, (b) => b.writeUInt16LE(value)),
+  );
 export const u32 = (value: number): MetadataValue => tagged(TYPE_TAGS.u32, plainU32(value));
 export const i32 = (value: number): MetadataValue => tagged(TYPE_TAGS.i32, plainI32(value));
 export const f32 = (value: number): MetadataValue => tagged(TYPE_TAGS.f32, plainF32(value));
@@ -149,7 +153,12 @@ function encodeHeader({ metadata, tensors }: GgufContent): Buffer {
   ]);
 }
 
-async function writeAligned(handle: FileHandle, pieces: Iterable<Uint8Array>, length: number, name = "header"): Promise<void> {
+async function writeAligned(
+  handle: FileHandle,
+  pieces: Iterable<Uint8Array>,
+  length: number,
+  name = "header",
+): Promise<void> {
   let written = 0;
   for (const piece of pieces) {
     // write() may stop early on a full pipe or disk; writeFile() on a handle goes on to the end or throws

@@ -75,7 +75,9 @@ export function handSetLlama(model: HandSetLlama): GgufContent {
   const feedForwardLength = 32;
   const norm = (name: string): Tensor => constantTensor(name, embeddingLength, 1);
   const bias = (name: string, values?: Float32Array): Tensor[] =>
-    values === undefined ? [] : [{ ...new Matrix(1, values.length, values).toTensor(name), dimensions: [values.length] }];
+    values === undefined
+      ? []
+      : [{ ...new Matrix(1, values.length, values).toTensor(name), dimensions: [values.length] }];
   const shape: LlamaShape = {
     name: model.name,
     layers: 1,
@@ -113,5 +115,12 @@ export function handSetLlama(model: HandSetLlama): GgufContent {
 function noAttention(embeddingLength: number): HandSetAttention {
   const headLength = 32;
   const inward = new Matrix(headLength, embeddingLength);
-  return { heads: 1, headLength, query: inward, key: inward, value: inward, output: new Matrix(embeddingLength, headLength) };
+  return {
+    heads: 1,
+    headLength,
+    query: inward,
+    key: inward,
+    value: inward,
+    output: new Matrix(embeddingLength, headLength),
+  };
 }

@@ -104,7 +104,16 @@ export async function makeRandomModel(file: string, options: RandomModelOptions 
     weights(`blk.${layer}.ffn_down.weight`, feedForwardLength, embeddingLength),
   ];
   const name = `random-${layers}x${embeddingLength}`;
-  const sizes = { layers, embeddingLength, heads, kvHeads, headLength, feedForwardLength, contextLength, vocabularySize };
+  const sizes = {
+    layers,
+    embeddingLength,
+    heads,
+    kvHeads,
+    headLength,
+    feedForwardLength,
+    contextLength,
+    vocabularySize,
+  };
   return writeGguf(
     file,
     {

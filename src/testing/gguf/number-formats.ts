@@ -24,7 +24,8 @@ export const formats: Readonly<Record<NumberFormat, FormatFacts>> = {
 /** Bytes that `count` values take; `count` must be a whole number of blocks. */
 export function encodedBytes(count: number, format: NumberFormat): number {
   const { blockLength, blockBytes } = formats[format];
-  if (count % blockLength !== 0) throw new TypeError(`${format} needs a multiple of ${blockLength} values per row, not ${count}.`);
+  if (count % blockLength !== 0)
+    throw new TypeError(`${format} needs a multiple of ${blockLength} values per row, not ${count}.`);
   return (count / blockLength) * blockBytes;
 }
 

@@ -20,7 +20,12 @@ export function randomTensors(seed: number): RandomTensors {
 
   const encodedPool = (format: NumberFormat, deviation: number): Uint8Array => {
     const key = `${format} ${deviation}`;
-    const encoded = encodedPools.get(key) ?? encodeNumbers(pool.map((value) => value * deviation), format);
+    const encoded =
+      encodedPools.get(key) ??
+      encodeNumbers(
+        pool.map((value) => value * deviation),
+        format,
+      );
     encodedPools.set(key, encoded);
     return encoded;
   };

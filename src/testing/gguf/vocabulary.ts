@@ -159,7 +159,9 @@ export function ugmVocabulary(pieces: readonly string[]): Vocabulary {
   vocabulary.add(CHAT_START, "control");
   vocabulary.add(CHAT_END, "control");
   // Any two pieces score below any one, so a whole word always wins over its parts.
-  pieces.forEach((piece, rank) => vocabulary.add(piece.replaceAll(" ", SPACE), "normal", -10 - (8 * rank) / pieces.length));
+  pieces.forEach((piece, rank) =>
+    vocabulary.add(piece.replaceAll(" ", SPACE), "normal", -10 - (8 * rank) / pieces.length),
+  );
   vocabulary.add("\n", "normal", -20);
   vocabulary.add(SPACE, "normal", -20);
   for (let code = 33; code < 127; code++) vocabulary.add(String.fromCharCode(code), "normal", -20);

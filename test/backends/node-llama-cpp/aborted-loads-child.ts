@@ -4,7 +4,13 @@ import { nodeLlamaCpp } from "../../../src/backends/node-llama-cpp/index.js";
 
 const backend = nodeLlamaCpp();
 const model = await backend.resolve(process.argv[2] ?? "", {}, new AbortController().signal);
-const profile: ModelProfile = { mode: "server", capabilities: ["generate"], contextSize: 256, parallel: 1, maxQueue: 1 };
+const profile: ModelProfile = {
+  mode: "server",
+  capabilities: ["generate"],
+  contextSize: 256,
+  parallel: 1,
+  maxQueue: 1,
+};
 let aborted = 0;
 for (let round = 0; round < 40; round++) {
   const controller = new AbortController();
@@ -16,4 +22,4 @@ for (let round = 0; round < 40; round++) {
     () => aborted++,
   );
 }
-console.log(`aborted: ${aborted}`);
+process.stdout.write(`aborted: ${aborted}\n`);

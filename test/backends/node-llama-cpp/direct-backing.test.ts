@@ -1,5 +1,10 @@
 import { beforeAll, describe, expect, it } from "vitest";
-import { makeEmbeddingModel, makeRandomModel, makeRankingModel, makeRecallModel } from "../../../src/testing/gguf/index.js";
+import {
+  makeEmbeddingModel,
+  makeRandomModel,
+  makeRankingModel,
+  makeRecallModel,
+} from "../../../src/testing/gguf/index.js";
 import { useTemporaryFolder } from "../../support/bare-engine.js";
 import { GREEDY, method, request, start } from "./engine-fixture.js";
 
@@ -16,13 +21,17 @@ beforeAll(async () => {
   [random] = await makeRandomModel(at("random.gguf"));
 });
 
-const cosine = (a: readonly number[] = [], b: readonly number[] = []) => a.reduce((sum, value, index) => sum + value * (b[index] ?? 0), 0);
+const cosine = (a: readonly number[] = [], b: readonly number[] = []) =>
+  a.reduce((sum, value, index) => sum + value * (b[index] ?? 0), 0);
 
 describe("embed", () => {
   it("gives vectors of length 1 that tell like from unlike, and counts the tokens", async () => {
     const backing = await start(encoder);
 
-    const { embeddings, promptTokens } = await method(backing, "embed")(["river stone water", "water stone river", "he she they"], request());
+    const { embeddings, promptTokens } = await method(backing, "embed")(
+      ["river stone water", "water stone river", "he she they"],
+      request(),
+    );
 
     expect(embeddings.map((vector) => Math.hypot(...vector))).toEqual([1, 1, 1].map((one) => expect.closeTo(one, 9)));
     expect(cosine(embeddings[0], embeddings[1])).toBeGreaterThan(cosine(embeddings[0], embeddings[2]));
@@ -34,7 +43,10 @@ describe("embed", () => {
     const texts = ["river", "stone water", "the river and the stone", "water ".repeat(50)];
     const embed = method(backing, "embed");
 
-    const [list, ...single] = await Promise.all([embed(texts, request()), ...texts.map((text) => embed([text], request()))]);
+    const [list, ...single] = await Promise.all([
+      embed(texts, request()),
+      ...texts.map((text) => embed([text], request())),
+    ]);
 
     expect(list.embeddings).toEqual(single.map(({ embeddings }) => embeddings[0]));
   });
@@ -53,7 +65,11 @@ describe("embed", () => {
     const embed = method(backing, "embed");
 
     await expect(embed(["river", ""], request())).rejects.toMatchObject({ code: "invalid_option", option: "text" });
-    await expect(embed(["river", "water ".repeat(126)], request())).rejects.toMatchObject({ code: "context_length_exceeded", contextSize: 128, promptTokens: 128 });
+    await expect(embed(["river", "water ".repeat(126)], request())).rejects.toMatchObject({
+      code: "context_length_exceeded",
+      contextSize: 128,
+      promptTokens: 128,
+    });
     await expect(embed(["water ".repeat(125)], request())).resolves.toMatchObject({ promptTokens: 127 });
   });
 
@@ -78,7 +94,10 @@ describe("embed", () => {
     const embed = method(backing, "embed");
 
     await Promise.all([
-      embed(Array.from({ length: 50 }, () => "river"), request()).then(() => order.push("long")),
+      embed(
+        Array.from({ length: 50 }, () => "river"),
+        request(),
+      ).then(() => order.push("long")),
       embed(["stone"], request()).then(() => order.push("short")),
     ]);
 
@@ -90,7 +109,11 @@ describe("rank", () => {
   it("scores between 0 and 1, more for what has more in common, in the order of the documents", async () => {
     const backing = await start(ranker);
 
-    const { scores, promptTokens } = await method(backing, "rank")("river stone water", ["cloud cloud cloud", "river stone water", "river cloud cloud"], request());
+    const { scores, promptTokens } = await method(backing, "rank")(
+      "river stone water",
+      ["cloud cloud cloud", "river stone water", "river cloud cloud"],
+      request(),
+    );
 
     expect(scores.every((score) => score >= 0 && score <= 1)).toBe(true);
     expect(scores[1]).toBeGreaterThan(scores[2] ?? 1);
@@ -103,7 +126,9 @@ describe("rank", () => {
     const backing = await start(ranker, { contextSize: 64 });
     const rank = method(backing, "rank");
 
-    await expect(rank("river", ["stone", "water ".repeat(70)], request())).rejects.toMatchObject({ code: "context_length_exceeded" });
+    await expect(rank("river", ["stone", "water ".repeat(70)], request())).rejects.toMatchObject({
+      code: "context_length_exceeded",
+    });
     await expect(rank("", ["stone"], request())).rejects.toMatchObject({ code: "invalid_option", option: "query" });
     await expect(rank("river", [], request())).resolves.toEqual({ scores: [], promptTokens: 0 });
   });
@@ -118,7 +143,9 @@ describe("generate in direct mode", () => {
     const nothing = await method(backing, "generate")("there is none", GREEDY, request());
     const chat = await method(backing, "chat")([{ role: "user", content: "the key is olive" }], GREEDY, request());
 
-    expect([...results, nothing, chat].map(({ text }) => text.trim())).toEqual(["amber", "basil", "coral", "nothing", "olive"].map((key) => `your word is ${key}`));
+    expect([...results, nothing, chat].map(({ text }) => text.trim())).toEqual(
+      ["amber", "basil", "coral", "nothing", "olive"].map((key) => `your word is ${key}`),
+    );
     expect(results[2]?.timings.queueMs).toBeGreaterThan(results[0]?.timings.queueMs ?? Infinity);
   });
 
@@ -126,7 +153,11 @@ describe("generate in direct mode", () => {
     const backing = await start(random, { mode: "direct", capabilities: ["generate"] });
     const before = backing.memory();
     let during;
-    await method(backing, "generate")("hello", { ...GREEDY, maxTokens: 2 }, request({ onText: () => (during = backing.memory()) }));
+    await method(backing, "generate")(
+      "hello",
+      { ...GREEDY, maxTokens: 2 },
+      request({ onText: () => (during = backing.memory()) }),
+    );
 
     expect(during).toEqual(before);
     expect(backing.memory()).toEqual(before);
@@ -135,7 +166,8 @@ describe("generate in direct mode", () => {
   it("bounds the calls that wait, and lets one leave", async () => {
     const backing = await start(random, { mode: "direct", capabilities: ["generate"], maxQueue: 1 });
     const controller = new AbortController();
-    const generate = (options = {}) => method(backing, "generate")("hello", { ...GREEDY, maxTokens: 5 }, request(options));
+    const generate = (options = {}) =>
+      method(backing, "generate")("hello", { ...GREEDY, maxTokens: 5 }, request(options));
     const first = generate();
     const second = generate({ signal: controller.signal });
 

@@ -1,13 +1,29 @@
 /** What the tests of the real engine share. */
 import { onTestFinished } from "vitest";
-import type { Backing, BackingRequest, EngineOptions, ModelProfile, ResolvedModel, Sampling, StartContext } from "../../../src/backends/backend.js";
+import type {
+  Backing,
+  BackingRequest,
+  EngineOptions,
+  ModelProfile,
+  ResolvedModel,
+  Sampling,
+  StartContext,
+} from "../../../src/backends/backend.js";
 import { nodeLlamaCpp } from "../../../src/backends/node-llama-cpp/index.js";
 import type { Capability, Mode } from "../../../src/model.js";
 
-
 export const backend = nodeLlamaCpp();
 
-export const GREEDY: Sampling = { maxTokens: undefined, temperature: 0, topK: 40, topP: 0.95, minP: 0.05, seed: undefined, stop: [], repeatPenalty: 1 };
+export const GREEDY: Sampling = {
+  maxTokens: undefined,
+  temperature: 0,
+  topK: 40,
+  topP: 0.95,
+  minP: 0.05,
+  seed: undefined,
+  stop: [],
+  repeatPenalty: 1,
+};
 
 export const never = new AbortController().signal;
 
@@ -24,24 +40,44 @@ export interface ProfileOptions extends EngineOptions {
 export function profileOf(model: ResolvedModel, options: ProfileOptions = {}): ModelProfile {
   const capabilities = options.capabilities ?? model.defaultCapabilities;
   const isDirect = capabilities.includes("embed") || capabilities.includes("rank");
-  return { mode: isDirect ? "direct" : "server", ...options, capabilities, contextSize: options.contextSize ?? 256, parallel: options.parallel ?? 2, maxQueue: options.maxQueue ?? 64 };
+  return {
+    mode: isDirect ? "direct" : "server",
+    ...options,
+    capabilities,
+    contextSize: options.contextSize ?? 256,
+    parallel: options.parallel ?? 2,
+    maxQueue: options.maxQueue ?? 64,
+  };
 }
 
 /** Starts a backing as the manager would; it is disposed when the test ends. */
-export async function start(file: string, options: ProfileOptions = {}, context: Partial<StartContext> = {}): Promise<Backing> {
+export async function start(
+  file: string,
+  options: ProfileOptions = {},
+  context: Partial<StartContext> = {},
+): Promise<Backing> {
   const model = await resolve(file);
   const backing = await startResolved(model, profileOf(model, options), context);
   onTestFinished(() => backing.dispose());
   return backing;
 }
 
-export async function startResolved(model: ResolvedModel, profile: ModelProfile, context: Partial<StartContext> = {}): Promise<Backing> {
+export async function startResolved(
+  model: ResolvedModel,
+  profile: ModelProfile,
+  context: Partial<StartContext> = {},
+): Promise<Backing> {
   const { gpuLayers } = await backend.estimate(model, profile);
-  return backend.start({ modelId: "test", incarnation: 1, model, profile, gpuLayers }, { signal: never, maxThreads: 1, onProgress: () => undefined, ...context });
+  return backend.start(
+    { modelId: "test", incarnation: 1, model, profile, gpuLayers },
+    { signal: never, maxThreads: 1, onProgress: () => undefined, ...context },
+  );
 }
 
 /** A request and the pieces of text that it was given. */
-export function request(options: { signal?: AbortSignal; onText?: (text: string) => void } = {}): BackingRequest & { readonly pieces: string[] } {
+export function request(
+  options: { signal?: AbortSignal; onText?: (text: string) => void } = {},
+): BackingRequest & { readonly pieces: string[] } {
   const pieces: string[] = [];
   return {
     id: "request",
@@ -57,7 +93,10 @@ export function request(options: { signal?: AbortSignal; onText?: (text: string)
 }
 
 /** The method of a capability that the backing must have. */
-export function method<Name extends "generate" | "chat" | "embed" | "rank" | "tokenize" | "detokenize">(backing: Backing, name: Name): NonNullable<Backing[Name]> {
+export function method<Name extends "generate" | "chat" | "embed" | "rank" | "tokenize" | "detokenize">(
+  backing: Backing,
+  name: Name,
+): NonNullable<Backing[Name]> {
   const found = backing[name];
   if (found === undefined) throw new TypeError(`The backing has no method "${name}"`);
   return found;

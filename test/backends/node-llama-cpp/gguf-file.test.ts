@@ -1,6 +1,13 @@
 import { mkdir, rm, writeFile } from "node:fs/promises";
 import { beforeAll, describe, expect, it } from "vitest";
-import { corruptFile, makeEmbeddingModel, makeRandomModel, makeRankingModel, makeRecitingModel, type Corruption } from "../../../src/testing/gguf/index.js";
+import {
+  corruptFile,
+  makeEmbeddingModel,
+  makeRandomModel,
+  makeRankingModel,
+  makeRecitingModel,
+  type Corruption,
+} from "../../../src/testing/gguf/index.js";
 import { useTemporaryFolder } from "../../support/bare-engine.js";
 import { backend, never, resolve } from "./engine-fixture.js";
 
@@ -39,19 +46,30 @@ describe("resolve", () => {
     const [encoder] = await makeEmbeddingModel(at("encoder.gguf"));
     const [ranker] = await makeRankingModel(at("ranker.gguf"));
 
-    expect(await resolve(encoder)).toMatchObject({ supports: ["embed"], defaultCapabilities: ["embed"], trainedContextSize: 512 });
+    expect(await resolve(encoder)).toMatchObject({
+      supports: ["embed"],
+      defaultCapabilities: ["embed"],
+      trainedContextSize: 512,
+    });
     expect(await resolve(ranker)).toMatchObject({ supports: ["rank"], defaultCapabilities: ["rank"] });
   });
 
   it("refuses a path that leads to nothing", async () => {
-    await expect(resolve(at("nothing.gguf"))).rejects.toMatchObject({ code: "source_unavailable", source: at("nothing.gguf"), detail: "the file does not exist" });
+    await expect(resolve(at("nothing.gguf"))).rejects.toMatchObject({
+      code: "source_unavailable",
+      source: at("nothing.gguf"),
+      detail: "the file does not exist",
+    });
     await expect(resolve(`${good}/inside.gguf`)).rejects.toMatchObject({ code: "source_unavailable" });
   });
 
   it("refuses a directory", async () => {
     await mkdir(at("folder.gguf"), { recursive: true });
 
-    await expect(resolve(at("folder.gguf"))).rejects.toMatchObject({ code: "source_unavailable", detail: expect.stringContaining("directory") });
+    await expect(resolve(at("folder.gguf"))).rejects.toMatchObject({
+      code: "source_unavailable",
+      detail: expect.stringContaining("directory"),
+    });
   });
 
   it.each<[Corruption, string]>([
@@ -63,13 +81,20 @@ describe("resolve", () => {
   ])("refuses a file that is damaged: %s", async (kind, detail) => {
     const file = await corruptFile(kind, good, at(`${kind}.gguf`));
 
-    await expect(resolve(file)).rejects.toMatchObject({ code: "invalid_model_file", file, detail: expect.stringContaining(detail) });
+    await expect(resolve(file)).rejects.toMatchObject({
+      code: "invalid_model_file",
+      file,
+      detail: expect.stringContaining(detail),
+    });
   });
 
   it("refuses a web page saved as a model, and says so", async () => {
     await writeFile(at("page.gguf"), "<!DOCTYPE html><html><body>404</body></html>");
 
-    await expect(resolve(at("page.gguf"))).rejects.toMatchObject({ code: "invalid_model_file", detail: expect.stringContaining("web page") });
+    await expect(resolve(at("page.gguf"))).rejects.toMatchObject({
+      code: "invalid_model_file",
+      detail: expect.stringContaining("web page"),
+    });
   });
 
   it.each([
@@ -78,7 +103,10 @@ describe("resolve", () => {
   ])("refuses an absurd number of %s at once", async (what, tensors, values) => {
     const file = await header("absurd.gguf", tensors, values);
 
-    await expect(resolve(file)).rejects.toMatchObject({ code: "invalid_model_file", detail: expect.stringContaining(`number of ${what}`) });
+    await expect(resolve(file)).rejects.toMatchObject({
+      code: "invalid_model_file",
+      detail: expect.stringContaining(`number of ${what}`),
+    });
   });
 
   it("refuses an array that claims to be longer than the file", async () => {
@@ -90,13 +118,19 @@ describe("resolve", () => {
     entry.writeBigUInt64LE(2n ** 40n, 17);
     const file = await header("array.gguf", 0n, 1n, entry);
 
-    await expect(resolve(file)).rejects.toMatchObject({ code: "invalid_model_file", detail: expect.stringContaining('array "a"') });
+    await expect(resolve(file)).rejects.toMatchObject({
+      code: "invalid_model_file",
+      detail: expect.stringContaining('array "a"'),
+    });
   });
 
   it("refuses a header of zeros behind good counts", async () => {
     const file = await header("zeros.gguf", 2n, 0n, Buffer.alloc(128));
 
-    await expect(resolve(file)).rejects.toMatchObject({ code: "invalid_model_file", detail: expect.stringContaining("has no name") });
+    await expect(resolve(file)).rejects.toMatchObject({
+      code: "invalid_model_file",
+      detail: expect.stringContaining("has no name"),
+    });
   });
 
   it("leads from any part of a split set to the whole", async () => {
@@ -114,7 +148,10 @@ describe("resolve", () => {
     const second = parts[1] ?? "";
     await rm(second);
 
-    await expect(resolve(parts[0])).rejects.toMatchObject({ code: "source_unavailable", detail: expect.stringContaining("gap-00002-of-00003.gguf") });
+    await expect(resolve(parts[0])).rejects.toMatchObject({
+      code: "source_unavailable",
+      detail: expect.stringContaining("gap-00002-of-00003.gguf"),
+    });
 
     await corruptFile("empty", good, second);
     await expect(resolve(parts[0])).rejects.toMatchObject({ code: "invalid_model_file", file: second });
@@ -124,7 +161,10 @@ describe("resolve", () => {
     const parts = await makeRandomModel(at("renamed.gguf"), { parts: 2 });
     await corruptFile("nan-weights", parts[0], at("alone.gguf"));
 
-    await expect(resolve(at("alone.gguf"))).rejects.toMatchObject({ code: "invalid_model_file", detail: expect.stringContaining("one of 2 parts") });
+    await expect(resolve(at("alone.gguf"))).rejects.toMatchObject({
+      code: "invalid_model_file",
+      detail: expect.stringContaining("one of 2 parts"),
+    });
   });
 
   it.each([
@@ -132,13 +172,20 @@ describe("resolve", () => {
     ["tensorSplit", { tensorSplit: [1, 1] }],
     ["mainGpu", { mainGpu: 1 }],
   ] as const)("refuses %s, and says what could honour it", async (option, options) => {
-    await expect(resolve(good, options)).rejects.toMatchObject({ code: "invalid_option", option, expected: expect.stringContaining("child process") });
+    await expect(resolve(good, options)).rejects.toMatchObject({
+      code: "invalid_option",
+      option,
+      expected: expect.stringContaining("child process"),
+    });
   });
 
   it("refuses a context that is longer than a model with a table of positions has rows", async () => {
     const [encoder] = await makeEmbeddingModel(at("positions.gguf"));
 
-    await expect(resolve(encoder, { contextSize: 513 })).rejects.toMatchObject({ code: "invalid_option", option: "contextSize" });
+    await expect(resolve(encoder, { contextSize: 513 })).rejects.toMatchObject({
+      code: "invalid_option",
+      option: "contextSize",
+    });
     await expect(resolve(encoder, { contextSize: 512 })).resolves.toBeDefined();
     await expect(resolve(good, { contextSize: 5000 })).resolves.toBeDefined();
   });

@@ -58,26 +58,40 @@ describe("estimate", () => {
   it("refuses sizes that the engine cannot count", async () => {
     const model = await resolve(files["tiny F32"] ?? "");
 
-    await expect(backend.estimate(model, profileOf(model, { contextSize: 2 ** 31 }))).rejects.toMatchObject({ code: "invalid_option", option: "contextSize" });
-    await expect(backend.estimate(model, profileOf(model, { parallel: 257 }))).rejects.toMatchObject({ code: "invalid_option", option: "parallel" });
+    await expect(backend.estimate(model, profileOf(model, { contextSize: 2 ** 31 }))).rejects.toMatchObject({
+      code: "invalid_option",
+      option: "contextSize",
+    });
+    await expect(backend.estimate(model, profileOf(model, { parallel: 257 }))).rejects.toMatchObject({
+      code: "invalid_option",
+      option: "parallel",
+    });
   });
 
   it("refuses a quantized KV cache for a model whose heads are no multiple of its blocks", async () => {
     const model = await resolve(files["tiny F32"] ?? "");
 
-    await expect(backend.estimate(model, profileOf(model, { kvCacheType: "q8_0" }))).rejects.toMatchObject({ option: "kvCacheType", expected: expect.stringContaining("16 numbers") });
+    await expect(backend.estimate(model, profileOf(model, { kvCacheType: "q8_0" }))).rejects.toMatchObject({
+      option: "kvCacheType",
+      expected: expect.stringContaining("16 numbers"),
+    });
   });
 
   it("refuses a quantized KV cache without flash attention, which it needs", async () => {
     const model = await resolve(files["small F16"] ?? "");
 
-    await expect(backend.estimate(model, profileOf(model, { kvCacheType: "q8_0", flashAttention: false }))).rejects.toMatchObject({ option: "kvCacheType" });
-    await expect(backend.estimate(model, profileOf(model, { kvCacheType: "f16", flashAttention: false }))).resolves.toBeDefined();
+    await expect(
+      backend.estimate(model, profileOf(model, { kvCacheType: "q8_0", flashAttention: false })),
+    ).rejects.toMatchObject({ option: "kvCacheType" });
+    await expect(
+      backend.estimate(model, profileOf(model, { kvCacheType: "f16", flashAttention: false })),
+    ).resolves.toBeDefined();
   });
 
   it("counts fewer bytes for a quantized KV cache", async () => {
     const model = await resolve(files["small F16"] ?? "");
-    const bytes = async (kvCacheType: "f16" | "q8_0" | "q4_0") => (await backend.estimate(model, profileOf(model, { kvCacheType, contextSize: 2048, parallel: 8 }))).ramBytes;
+    const bytes = async (kvCacheType: "f16" | "q8_0" | "q4_0") =>
+      (await backend.estimate(model, profileOf(model, { kvCacheType, contextSize: 2048, parallel: 8 }))).ramBytes;
 
     const [f16, q8, q4] = [await bytes("f16"), await bytes("q8_0"), await bytes("q4_0")];
 

@@ -28,11 +28,11 @@ class FakeEngine {
   readonly newSequence = (): Sequence => {
     if (this.cannotMake) throw new Error("no sequence left");
     const name = this.sequences++;
-    const engine = this;
+    const evaluateTogether = (ids: readonly Token[]) => this.evaluateTogether(ids);
     async function* evaluate(prompt: readonly Token[]): AsyncGenerator<Token, void, void | Token | Token[]> {
       let next = prompt;
       for (;;) {
-        await engine.evaluateTogether(next);
+        await evaluateTogether(next);
         const [letter] = tokens(LETTER);
         if (letter === undefined) return;
         yield letter;
@@ -83,7 +83,9 @@ function serve(options: { slots?: number; maxQueue?: number; engine?: FakeEngine
   return { engine, server, broken };
 }
 
-function job(options: { prompt?: Token[]; maxTokens?: number; signal?: AbortSignal; onText?: (text: string) => void } = {}): Job {
+function job(
+  options: { prompt?: Token[]; maxTokens?: number; signal?: AbortSignal; onText?: (text: string) => void } = {},
+): Job {
   const signal = options.signal ?? new AbortController().signal;
   return {
     request: request({ signal, ...(options.onText && { onText: options.onText }) }),
@@ -112,16 +114,26 @@ describe("SlotServer", () => {
   it("evaluates a long prompt in slices, beside those that decode", async () => {
     const { engine, server } = serve();
 
-    await Promise.all([server.submit(job({ maxTokens: 3 })), server.submit(job({ prompt: tokens(...Array<number>(300).fill(1)), maxTokens: 1 }))]);
+    await Promise.all([
+      server.submit(job({ maxTokens: 3 })),
+      server.submit(job({ prompt: tokens(...Array<number>(300).fill(1)), maxTokens: 1 })),
+    ]);
 
-    expect(engine.events.filter((event) => event.startsWith("step"))).toEqual(["step of 128", "step of 129", "step of 48"]);
+    expect(engine.events.filter((event) => event.startsWith("step"))).toEqual([
+      "step of 128",
+      "step of 129",
+      "step of 48",
+    ]);
   });
 
   it("clears a slot before the next job has it, and settles a job after that", async () => {
     const { engine, server } = serve({ slots: 1 });
     const note = (name: string) => () => void engine.events.push(name);
 
-    await Promise.all([server.submit(job({ maxTokens: 1 })).then(note("first done")), server.submit(job({ maxTokens: 1 })).then(note("second done"))]);
+    await Promise.all([
+      server.submit(job({ maxTokens: 1 })).then(note("first done")),
+      server.submit(job({ maxTokens: 1 })).then(note("second done")),
+    ]);
 
     expect(engine.events).toEqual(["step of 3", "0 cleared", "first done", "step of 3", "0 cleared", "second done"]);
   });
@@ -129,9 +141,15 @@ describe("SlotServer", () => {
   it("fails only the request that is to blame when a batch fails", async () => {
     const { server, broken } = serve({ slots: 3 });
 
-    const results = await Promise.allSettled([server.submit(job()), server.submit(job({ prompt: tokens(BAD) })), server.submit(job())]);
+    const results = await Promise.allSettled([
+      server.submit(job()),
+      server.submit(job({ prompt: tokens(BAD) })),
+      server.submit(job()),
+    ]);
 
-    expect(results.map((result) => (result.status === "fulfilled" ? result.value.text : String(result.reason)))).toEqual(["AAA", "Error: Eval has failed", "AAA"]);
+    expect(
+      results.map((result) => (result.status === "fulfilled" ? result.value.text : String(result.reason))),
+    ).toEqual(["AAA", "Error: Eval has failed", "AAA"]);
     expect(broken).toEqual([]);
     await expect(server.submit(job())).resolves.toMatchObject({ text: "AAA" });
   });
@@ -193,7 +211,12 @@ describe("SlotServer", () => {
     const { server } = serve({ slots: 1, maxQueue: 1 });
     const accepted = [server.submit(job()), server.submit(job())];
 
-    await expect(server.submit(job())).rejects.toMatchObject({ code: "queue_full", modelId: "test", limit: 1, queued: 1 });
+    await expect(server.submit(job())).rejects.toMatchObject({
+      code: "queue_full",
+      modelId: "test",
+      limit: 1,
+      queued: 1,
+    });
     await Promise.all(accepted);
     await expect(server.submit(job())).resolves.toBeDefined();
   });

@@ -29,13 +29,16 @@ class Vocabulary implements Detokenizer {
   }
 
   #plain(tokens: readonly Token[]): string {
-    return Buffer.concat(tokens.map((id) => this.#bytes[id] ?? Buffer.alloc(0))).toString("utf8").replace(/^ /, "");
+    return Buffer.concat(tokens.map((id) => this.#bytes[id] ?? Buffer.alloc(0)))
+      .toString("utf8")
+      .replace(/^ /, "");
   }
 }
 
 function textOf(bytes: (string | number[])[], before: (string | number[])[] = []) {
   const vocabulary = new Vocabulary();
-  const ids = (list: (string | number[])[]) => list.map((piece) => vocabulary.add(JSON.stringify(piece), typeof piece === "string" ? piece : Buffer.from(piece)));
+  const ids = (list: (string | number[])[]) =>
+    list.map((piece) => vocabulary.add(JSON.stringify(piece), typeof piece === "string" ? piece : Buffer.from(piece)));
   const text = new TokenText(new PieceCache(vocabulary), ids(before));
   return [...ids(bytes).map((id) => text.push(id)), text.end()];
 }
@@ -47,16 +50,48 @@ describe("TokenText", () => {
   it.each<{ name: string; tokens: (string | number[])[]; before?: (string | number[])[]; pieces: string[] }>([
     { name: "whole words come at once", tokens: ["Hello", " world", "."], pieces: ["Hello", " world", ".", ""] },
     { name: "the first space of a new text is dropped", tokens: [" Hello", " world"], pieces: ["Hello", " world", ""] },
-    { name: "the first space of a continued text is kept", before: ["Once"], tokens: [" upon", " a"], pieces: [" upon", " a", ""] },
+    {
+      name: "the first space of a continued text is kept",
+      before: ["Once"],
+      tokens: [" upon", " a"],
+      pieces: [" upon", " a", ""],
+    },
     { name: "only one leading space is dropped", tokens: [" ", " Hello"], pieces: ["", " Hello", ""] },
-    { name: "a character comes when its last byte does", tokens: EURO.map((byte) => [byte]), pieces: ["", "", "€", ""] },
+    {
+      name: "a character comes when its last byte does",
+      tokens: EURO.map((byte) => [byte]),
+      pieces: ["", "", "€", ""],
+    },
     { name: "of four bytes too", tokens: [...GRIN.map((byte) => [byte]), "!"], pieces: ["", "", "", "😀", "!", ""] },
-    { name: "what stands before half a character comes at once", tokens: [[0x61, 0xe2], [0x82, 0xac, 0x62]], pieces: ["a", "€b", ""] },
+    {
+      name: "what stands before half a character comes at once",
+      tokens: [
+        [0x61, 0xe2],
+        [0x82, 0xac, 0x62],
+      ],
+      pieces: ["a", "€b", ""],
+    },
     { name: "two halves in one token", tokens: [[0xe2], [0x82, 0xac, 0xe2, 0x82], [0xac]], pieces: ["", "€", "€", ""] },
-    { name: "an incomplete character at the end comes as it is", tokens: ["a", [0xe2], [0x82]], pieces: ["a", "", "", "\uFFFD"] },
-    { name: "a byte that can begin no character is not held for ever", tokens: [[0xff], "ok"], pieces: ["", "\uFFFDok", ""] },
-    { name: "the space after a character of bytes is kept", tokens: [...EURO.map((byte) => [byte]), " each"], pieces: ["", "", "€", " each", ""] },
-    { name: "a replacement character that the model means comes through", tokens: ["\uFFFD", " x"], pieces: ["", "\uFFFD x", ""] },
+    {
+      name: "an incomplete character at the end comes as it is",
+      tokens: ["a", [0xe2], [0x82]],
+      pieces: ["a", "", "", "\uFFFD"],
+    },
+    {
+      name: "a byte that can begin no character is not held for ever",
+      tokens: [[0xff], "ok"],
+      pieces: ["", "\uFFFDok", ""],
+    },
+    {
+      name: "the space after a character of bytes is kept",
+      tokens: [...EURO.map((byte) => [byte]), " each"],
+      pieces: ["", "", "€", " each", ""],
+    },
+    {
+      name: "a replacement character that the model means comes through",
+      tokens: ["\uFFFD", " x"],
+      pieces: ["", "\uFFFD x", ""],
+    },
   ])("$name", ({ tokens, before, pieces }) => {
     expect(textOf(tokens, before)).toEqual(pieces);
   });
@@ -112,13 +147,37 @@ describe("StopScanner", () => {
     { name: "no stops: all passes", pieces: ["a", "b"], stops: [], given: ["a", "b", ""], stop: undefined },
     { name: "within one piece", pieces: ["one END two"], stops: ["END"], given: ["one "], stop: "END" },
     { name: "across pieces", pieces: ["one E", "N", "D two"], stops: ["END"], given: ["one ", "", ""], stop: "END" },
-    { name: "a start that is none is given back", pieces: ["one E", "N", "T"], stops: ["END"], given: ["one ", "", "ENT", ""], stop: undefined },
-    { name: "a start at the end is given back", pieces: ["one EN"], stops: ["END"], given: ["one ", "EN"], stop: undefined },
+    {
+      name: "a start that is none is given back",
+      pieces: ["one E", "N", "T"],
+      stops: ["END"],
+      given: ["one ", "", "ENT", ""],
+      stop: undefined,
+    },
+    {
+      name: "a start at the end is given back",
+      pieces: ["one EN"],
+      stops: ["END"],
+      given: ["one ", "EN"],
+      stop: undefined,
+    },
     { name: "an overlapping start", pieces: ["aa", "ab"], stops: ["aab"], given: ["", "a"], stop: "aab" },
     { name: "the one that starts first wins", pieces: ["x ab"], stops: ["b", "ab"], given: ["x "], stop: "ab" },
-    { name: "a long stop does not hide a short one in it", pieces: ["a", "b"], stops: ["abc", "b"], given: ["", "a"], stop: "b" },
+    {
+      name: "a long stop does not hide a short one in it",
+      pieces: ["a", "b"],
+      stops: ["abc", "b"],
+      given: ["", "a"],
+      stop: "b",
+    },
     { name: "a whole text of stop", pieces: ["END"], stops: ["END"], given: [""], stop: "END" },
-    { name: "only what could be a start is held", pieces: ["xa", "xb"], stops: ["ab"], given: ["x", "axb", ""], stop: undefined },
+    {
+      name: "only what could be a start is held",
+      pieces: ["xa", "xb"],
+      stops: ["ab"],
+      given: ["x", "axb", ""],
+      stop: undefined,
+    },
   ])("$name", ({ pieces, stops, given, stop }) => {
     expect(scan(pieces, stops)).toEqual({ given, stop });
   });

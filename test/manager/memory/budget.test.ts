@@ -1,5 +1,13 @@
 import { describe, expect, it } from "vitest";
-import { availableOn, bytesOn, checkFit, finiteOrNull, reportPools, resolveBudget, separateGpus } from "../../../src/manager/memory/budget.js";
+import {
+  availableOn,
+  bytesOn,
+  checkFit,
+  finiteOrNull,
+  reportPools,
+  resolveBudget,
+  separateGpus,
+} from "../../../src/manager/memory/budget.js";
 import type { Claim, Fit, Pool } from "../../../src/manager/memory/budget.js";
 import type { Device, DeviceInfo, MemoryBudget, Placement } from "../../../src/model.js";
 
@@ -44,7 +52,11 @@ describe("resolveBudget", () => {
       pools: [limit("ram", Infinity), limit("gpu:0", Infinity), limit("gpu:1", Infinity)],
     },
     { it: "takes an integer for one combined pool named total", budget: 8_000, pools: [limit("total", 8_000)] },
-    { it: "takes a size with a unit for one combined pool named total", budget: "8KiB", pools: [limit("total", 8_192)] },
+    {
+      it: "takes a size with a unit for one combined pool named total",
+      budget: "8KiB",
+      pools: [limit("total", 8_192)],
+    },
     { it: "takes zero for a pool that holds nothing", budget: 0, pools: [limit("total", 0)] },
     {
       it: "resolves a map of ram and explicit GPUs per device, by place in the list",
@@ -83,7 +95,11 @@ describe("resolveBudget", () => {
     {
       it: "puts the RAM on auto when the map does not say",
       budget: { gpu: "unlimited" },
-      pools: [{ device: "ram", limitBytes: 51_200, freeBytes: 60_000 }, limit("gpu:0", Infinity), limit("gpu:1", Infinity)],
+      pools: [
+        { device: "ram", limitBytes: 51_200, freeBytes: 60_000 },
+        limit("gpu:0", Infinity),
+        limit("gpu:1", Infinity),
+      ],
     },
     {
       it: "gives models 80 % of the RAM and all of each GPU on auto, and looks at what is free",
@@ -106,14 +122,24 @@ describe("resolveBudget", () => {
       devices: [],
       pools: [{ device: "ram", limitBytes: 0, freeBytes: 0 }],
     },
-    { it: "keeps no model locally at the edge with 2 GiB", budget: "edge", devices: [ram(2 * GIB)], pools: [limit("total", 0)] },
+    {
+      it: "keeps no model locally at the edge with 2 GiB",
+      budget: "edge",
+      devices: [ram(2 * GIB)],
+      pools: [limit("total", 0)],
+    },
     {
       it: "gives models half of the RAM at the edge with more than 2 GiB",
       budget: "edge",
       devices: [ram(2 * GIB + 2)],
       pools: [limit("total", GIB + 1)],
     },
-    { it: "counts no GPU at the edge", budget: "edge", devices: [ram(4 * GIB), gpu(0, 8 * GIB)], pools: [limit("total", 2 * GIB)] },
+    {
+      it: "counts no GPU at the edge",
+      budget: "edge",
+      devices: [ram(4 * GIB), gpu(0, 8 * GIB)],
+      pools: [limit("total", 2 * GIB)],
+    },
   ];
 
   it.each(CASES.map((row) => [row.it, row] as const))("%s", (_, { budget, devices = MACHINE, pools }) => {
@@ -183,7 +209,12 @@ describe("availableOn", () => {
       claims: [resident({ ram: 3_000 })],
       available: 5_000,
     },
-    { it: "does not count a resident twice: it is not free any more", pool: FREE_RAM, claims: [resident({ ram: 2_000 })], available: 5_000 },
+    {
+      it: "does not count a resident twice: it is not free any more",
+      pool: FREE_RAM,
+      claims: [resident({ ram: 2_000 })],
+      available: 5_000,
+    },
     {
       it: "takes what is reserved, but not yet allocated, off what is free",
       pool: FREE_RAM,
@@ -403,7 +434,9 @@ describe("reportPools", () => {
   it("sums all devices for a combined pool", () => {
     const report = reportPools([limit("total", 10_000)], [resident({ ram: 1_000, "gpu:0": 2_000 })]);
 
-    expect(report).toEqual([{ device: "total", limitBytes: 10_000, reservedBytes: 3_000, measuredBytes: 3_000, availableBytes: 7_000 }]);
+    expect(report).toEqual([
+      { device: "total", limitBytes: 10_000, reservedBytes: 3_000, measuredBytes: 3_000, availableBytes: 7_000 },
+    ]);
   });
 });
 

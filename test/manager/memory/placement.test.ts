@@ -204,17 +204,21 @@ describe("placementOf", () => {
     expect(placed).toEqual(placement);
   });
 
-  it.each<[readonly number[]]>([[[1, 1, 1]], [[3, 1, 7]], [[0.1, 0.2, 0.3]], [[1, 0, 0]], [[1e9, 1, 1e-9]], [[0, 1, 1e-9]]])(
-    "charges every byte once with the tensor split %j",
-    (tensorSplit) => {
-      const bytes = need({ ramBytes: 7, gpuWeightsBytes: 1_000_003, gpuContextBytes: 11 });
+  it.each<[readonly number[]]>([
+    [[1, 1, 1]],
+    [[3, 1, 7]],
+    [[0.1, 0.2, 0.3]],
+    [[1, 0, 0]],
+    [[1e9, 1, 1e-9]],
+    [[0, 1, 1e-9]],
+  ])("charges every byte once with the tensor split %j", (tensorSplit) => {
+    const bytes = need({ ramBytes: 7, gpuWeightsBytes: 1_000_003, gpuContextBytes: 11 });
 
-      const placed = placementOf(bytes, { tensorSplit }, machine(3));
+    const placed = placementOf(bytes, { tensorSplit }, machine(3));
 
-      expect(bytesOn("total", placed)).toBe(7 + 1_000_003 + 11);
-      expect(Object.values(placed).every((each) => Number.isInteger(each) && (each ?? -1) >= 0)).toBe(true);
-    },
-  );
+    expect(bytesOn("total", placed)).toBe(7 + 1_000_003 + 11);
+    expect(Object.values(placed).every((each) => Number.isInteger(each) && (each ?? -1) >= 0)).toBe(true);
+  });
 });
 
 describe("placementProblem", () => {
@@ -231,7 +235,12 @@ describe("placementProblem", () => {
     { it: "refuses more weights than GPUs", options: { tensorSplit: [0, 0, 1] }, gpus: 2, option: "tensorSplit" },
     { it: "takes as many weights as GPUs", options: { tensorSplit: [0, 1] }, gpus: 2, option: undefined },
     { it: "takes fewer weights than GPUs", options: { tensorSplit: [1] }, gpus: 2, option: undefined },
-    { it: "has nothing to say where there is no GPU", options: { mainGpu: 3, tensorSplit: [1, 1] }, gpus: 0, option: undefined },
+    {
+      it: "has nothing to say where there is no GPU",
+      options: { mainGpu: 3, tensorSplit: [1, 1] },
+      gpus: 0,
+      option: undefined,
+    },
   ];
 
   it.each(CASES.map((row) => [row.it, row] as const))("%s", (_, { options, gpus, option }) => {

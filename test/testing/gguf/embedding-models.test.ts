@@ -22,7 +22,8 @@ describe("makeEmbeddingModel", () => {
     const [taught] = await makeEmbeddingModel(inFolder("taught.gguf"), { words: ["kangaroo"] });
 
     const lengths = [];
-    for (const file of [plain, taught]) lengths.push(await withModel(file, async (model) => model.tokenize("kangaroo").length));
+    for (const file of [plain, taught])
+      lengths.push(await withModel(file, async (model) => model.tokenize("kangaroo").length));
     expect(lengths).toEqual([8, 1]);
   });
 
@@ -35,7 +36,9 @@ describe("makeEmbeddingModel", () => {
 
 describe("makeRankingModel", () => {
   it("scores a document by the words it shares with the query", async () => {
-    const [file] = await makeRankingModel(inFolder("rank.gguf"), { words: ["capital", "france", "germany", "paris", "berlin"] });
+    const [file] = await makeRankingModel(inFolder("rank.gguf"), {
+      words: ["capital", "france", "germany", "paris", "berlin"],
+    });
 
     const ranked = await withModel(file, async (model) => {
       expect(model.fileInsights.supportsRanking).toBe(true);

@@ -68,7 +68,9 @@ describe("encodeNumbers", () => {
     const block = encodeNumbers(wave, "Q4_0");
 
     const nibbles = [...block.subarray(2)];
-    const decoded = [...nibbles.map((n) => n & 15), ...nibbles.map((n) => n >> 4)].map((step) => (step - 8) * scaleOf(block));
+    const decoded = [...nibbles.map((n) => n & 15), ...nibbles.map((n) => n >> 4)].map(
+      (step) => (step - 8) * scaleOf(block),
+    );
     const worst = Math.max(...decoded.map((value, i) => Math.abs(value - (wave[i] ?? 0))));
     expect(block).toHaveLength(18);
     expect(worst).toBeLessThanOrEqual(Math.abs(scaleOf(block)) * 1.01);

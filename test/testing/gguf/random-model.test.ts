@@ -27,7 +27,10 @@ describe("makeRandomModel", () => {
   it("answers another prompt with another text", async () => {
     const [file] = await makeRandomModel(inFolder("prompts.gguf"));
 
-    const [one, other] = await withModel(file, async (model) => [await complete(model, "hello", 20), await complete(model, "good day", 20)]);
+    const [one, other] = await withModel(file, async (model) => [
+      await complete(model, "hello", 20),
+      await complete(model, "good day", 20),
+    ]);
     expect(one).not.toBe(other);
   });
 

@@ -13,7 +13,8 @@ describe("makeRecallModel", () => {
   it("answers with the key that stands anywhere in the prompt, for each of its keys", async () => {
     const answers = await withModel(file, async (model) => {
       const answers = [];
-      for (const key of recallKeys) answers.push(await complete(model, `Remember: the word is ${key}, and now a story. What is it?`));
+      for (const key of recallKeys)
+        answers.push(await complete(model, `Remember: the word is ${key}, and now a story. What is it?`));
       return answers;
     });
 
@@ -31,11 +32,15 @@ describe("makeRecallModel", () => {
   });
 
   it("says that there is nothing when no key is there", async () => {
-    expect(await withModel(file, (model) => complete(model, "Remember: the word is secret."))).toBe("your word is nothing");
+    expect(await withModel(file, (model) => complete(model, "Remember: the word is secret."))).toBe(
+      "your word is nothing",
+    );
   });
 
   it("remembers over the turns of a chat", async () => {
-    const answers = await withModel(file, (model) => chat(model, ["Hello", "walnut, that is my word.", "What is my word?"]));
+    const answers = await withModel(file, (model) =>
+      chat(model, ["Hello", "walnut, that is my word.", "What is my word?"]),
+    );
 
     expect(answers).toEqual(["your word is nothing", "your word is walnut", "your word is walnut"]);
   });

@@ -45,7 +45,9 @@ describe("makeRecitingModel", () => {
   it("says a word that stands first as one token", async () => {
     const [file] = await makeRecitingModel(inFolder("tokens.gguf"), { text: texts.sentence });
 
-    const beginnings = await withModel(file, (model) => Promise.all([1, 2, 3].map((count) => complete(model, "", count))));
+    const beginnings = await withModel(file, (model) =>
+      Promise.all([1, 2, 3].map((count) => complete(model, "", count))),
+    );
     expect(beginnings).toEqual(["The", "The cat", "The cat sat"]);
   });
 
