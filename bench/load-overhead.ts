@@ -1,5 +1,5 @@
 /** A load through the manager against the bare library, on one file in one process. */
-import { getLlama } from "node-llama-cpp";
+import type { getLlama } from "node-llama-cpp";
 import { ModelSupervisor, nodeLlamaCpp } from "../src/index.js";
 import { benchModel } from "./support/models.js";
 import { interleave, median } from "./support/measure.js";

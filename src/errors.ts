@@ -442,7 +442,7 @@ export function isModelSupervisorError<Code extends ErrorCode = ErrorCode>(
 }
 
 /** `1.5 GiB`, for messages. */
-export function formatBytes(bytes: number): string {
+function formatBytes(bytes: number): string {
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
   const power = bytes < 1024 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10));
   const value = bytes / 1024 ** power;

@@ -9,7 +9,7 @@ export async function readDocuments(folder: string): Promise<string[]> {
   const entries = await readdir(folder, { withFileTypes: true });
   const texts = await Promise.all(
     entries
-      .sort((a, b) => (a.name < b.name ? -1 : 1))
+      .toSorted((a, b) => (a.name < b.name ? -1 : 1))
       .map(async (entry): Promise<string[]> => {
         const path = join(folder, entry.name);
         if (entry.isFile() && entry.name.endsWith(".md")) return [await readFile(path, "utf8")];

@@ -61,5 +61,5 @@ export class PairCounts {
 export function byFrequency(values: Iterable<string>): string[] {
   const counts = new Map<string, number>();
   for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
-  return [...counts].sort((a, b) => b[1] - a[1]).map(([value]) => value);
+  return [...counts].toSorted((a, b) => b[1] - a[1]).map(([value]) => value);
 }

@@ -8,7 +8,7 @@ const MOST_WORDS = 2000;
 /** Signs, and marks that come in pairs: a model that forgets so fast would never close what it opened. */
 const UNWANTED = /[^\p{L}\p{N}\s.,;:!?'’_/%@-]/gu;
 /** They stand in every chat, whatever it is about. */
-const CHAT_ROLES = ["system", "user", "assistant"];
+const CHAT_ROLES = new Set(["system", "user", "assistant"]);
 /** Words this close before another one are its topic. */
 const TOPIC_WINDOW = 20;
 
@@ -62,7 +62,7 @@ export function countWords(paragraphs: readonly string[]): WordStatistics {
   const importance = topics.map((topic) => {
     const paragraphsWithIt = paragraphsWith[topic] ?? 0;
     const word = (vocabulary.tokens[topic] ?? "").replace(SPACE, "").toLowerCase();
-    const tells = /\p{L}{3}/u.test(word) && !CHAT_ROLES.includes(word);
+    const tells = /\p{L}{3}/u.test(word) && !CHAT_ROLES.has(word);
     return tells && paragraphsWithIt > 0 ? Math.log((1 + texts.length) / paragraphsWithIt) / most : 0;
   });
   return { vocabulary, next, afterNext, topicOf, topics, importance, frequencies };

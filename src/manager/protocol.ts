@@ -38,7 +38,7 @@ export type LifecycleCommand =
   | ({ readonly type: "load.abandoned" } & Life);
 
 /** What the engine holds, as it reports it after the load. */
-export interface Measured {
+interface Measured {
   readonly placement: Placement;
   readonly mappedBytes: number;
 }

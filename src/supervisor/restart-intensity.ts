@@ -1,5 +1,5 @@
 /** How often the parts of the tree may fail: at most `max` restarts within `periodMs`. Pure. */
-export const RESTART_LIMIT = { max: 3, periodMs: 5_000 } as const;
+const RESTART_LIMIT = { max: 3, periodMs: 5_000 } as const;
 
 /** Adds a restart now; `undefined` if that would be one too many. Earlier ones than the period are forgotten. */
 export function recordRestart(restarts: readonly number[], now: number): readonly number[] | undefined {

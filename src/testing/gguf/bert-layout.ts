@@ -14,8 +14,8 @@ import type { Matrix } from "./matrix.js";
 import { formats, type NumberFormat } from "./number-formats.js";
 
 /** llama.cpp's numbers for how the states of the tokens become one vector. */
-export const poolings = { mean: 1, cls: 2, rank: 4 };
-export type Pooling = keyof typeof poolings;
+const poolings = { mean: 1, cls: 2, rank: 4 };
+type Pooling = keyof typeof poolings;
 
 /** Weights that are still to be named. */
 export type Weights = (name: string) => Tensor;

@@ -56,13 +56,13 @@ const array = (tag: number, values: readonly Buffer[]): MetadataValue =>
 const plainI32 = (value: number): Buffer => bytes(4, (b) => b.writeInt32LE(value));
 const plainF32 = (value: number): Buffer => bytes(4, (b) => b.writeFloatLE(value));
 
-export const u16 = (value: number): MetadataValue =>
+const u16 = (value: number): MetadataValue =>
   tagged(
     TYPE_TAGS.u16,
     bytes(2, (b) => b.writeUInt16LE(value)),
   );
 export const u32 = (value: number): MetadataValue => tagged(TYPE_TAGS.u32, plainU32(value));
-export const i32 = (value: number): MetadataValue => tagged(TYPE_TAGS.i32, plainI32(value));
+const i32 = (value: number): MetadataValue => tagged(TYPE_TAGS.i32, plainI32(value));
 export const f32 = (value: number): MetadataValue => tagged(TYPE_TAGS.f32, plainF32(value));
 export const bool = (value: boolean): MetadataValue => tagged(TYPE_TAGS.bool, Buffer.from([value ? 1 : 0]));
 export const text = (value: string): MetadataValue => tagged(TYPE_TAGS.text, plainText(value));

@@ -15,17 +15,13 @@ export function refuseUnknownOptions(options: object, known: readonly string[]):
 export function requireInteger(name: string, value: number, least = 1, step = 1): void {
   if (Number.isSafeInteger(value) && value >= least && value % step === 0) return;
   const multiple = step === 1 ? "" : ` that is a multiple of ${step}`;
-  throw new TypeError(
-    `Option "${name}": expected an integer of at least ${least}${multiple}, received ${String(value)}.`,
-  );
+  throw new TypeError(`Option "${name}": expected an integer of at least ${least}${multiple}, received ${value}.`);
 }
 
 /** Refuses a value that is not one of the keys of `choices`; needed for callers without types. */
 export function requireChoice(name: string, value: string, choices: object): void {
   if (Object.hasOwn(choices, value)) return;
-  throw new TypeError(
-    `Option "${name}": expected one of ${Object.keys(choices).join(", ")}, received ${String(value)}.`,
-  );
+  throw new TypeError(`Option "${name}": expected one of ${Object.keys(choices).join(", ")}, received ${value}.`);
 }
 
 /** Refuses a text that is missing or empty. */

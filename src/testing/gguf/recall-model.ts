@@ -43,7 +43,7 @@ export async function makeRecallModel(file: string, options: RecallModelOptions 
   const keyTokens = recallKeys.map((key) => [vocabulary.id(SPACE + key), addBareWord(vocabulary, key)]);
   const promptTokens = vocabulary.size;
   const words = addRecitation(vocabulary, "your word is");
-  const keyAnswers = recallKeys.map((key) => addRecitation(vocabulary, ` ${key}`)).flat();
+  const keyAnswers = recallKeys.flatMap((key) => addRecitation(vocabulary, ` ${key}`));
   const nothing = addRecitation(vocabulary, " nothing");
 
   const embedding = new Matrix(vocabulary.size, LENGTH);

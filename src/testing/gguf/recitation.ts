@@ -12,7 +12,7 @@ import { byteToken, type Vocabulary } from "./vocabulary.js";
 /** Adds the tokens of `text` to a vocabulary; returns their ids in order. */
 export function addRecitation(vocabulary: Vocabulary, text: string): number[] {
   return (text.match(/ ?[\p{L}\p{N}]+|[^]/gu) ?? []).flatMap((piece) => {
-    const whole = piece.startsWith(" ") ? piece.length > 1 : [...piece].length >= 3;
+    const whole = piece.startsWith(" ") ? piece.length > 1 : Array.from(piece).length >= 3;
     if (whole && !vocabulary.has(piece)) return [vocabulary.add(piece)];
     return [...Buffer.from(piece)].map((byte) => vocabulary.add(`${byteToken(byte)}${vocabulary.size}`, "byte"));
   });

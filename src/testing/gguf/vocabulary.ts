@@ -2,7 +2,7 @@
 import { bool, f32s, i32s, text, texts, u32, type Metadata } from "./gguf-writer.js";
 
 /** llama.cpp's kinds of token. A byte token renders as one byte; a control token renders as nothing. */
-export const tokenTypes = { normal: 1, unknown: 2, control: 3, byte: 6 };
+const tokenTypes = { normal: 1, unknown: 2, control: 3, byte: 6 };
 export type TokenType = keyof typeof tokenTypes;
 
 /** What a space looks like inside a token. */

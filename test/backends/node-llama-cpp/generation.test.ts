@@ -1,8 +1,5 @@
-import { existsSync } from "node:fs";
-import path from "node:path";
 import { beforeAll, describe, expect, it } from "vitest";
 import type { Backing } from "../../../src/backends/backend.js";
-import { sharedEngine } from "../../../src/backends/node-llama-cpp/engine.js";
 import { makeRandomModel, makeRecallModel, makeRecitingModel, recallKeys } from "../../../src/testing/gguf/index.js";
 import { useTemporaryFolder } from "../../support/bare-engine.js";
 import { GREEDY, method, request, start } from "./engine-fixture.js";
