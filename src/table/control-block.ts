@@ -61,7 +61,7 @@ export class ControlBlock {
       this.#giveBack();
       return false;
     }
-    if (leases > Atomics.load(words, PEAK_LEASES)) Atomics.store(words, PEAK_LEASES, leases);
+    if (leases > (words[PEAK_LEASES] ?? 0)) Atomics.store(words, PEAK_LEASES, leases);
     this.#lastUse[0] = now;
     return true;
   }
