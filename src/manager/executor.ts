@@ -1,7 +1,13 @@
 /** Carries out what `decide` says: writes the table, orders tasks, answers callers. Runs inside the manager's mailbox only. */
 import type { ModelDeclaration } from "../api.js";
-import { InsufficientMemoryError, LoadCancelledError, NotLoadedError, RequestAbortedError } from "../errors.js";
-import type { MemoryBudget, ModelInfo } from "../model.js";
+import {
+  InsufficientMemoryError,
+  LoadCancelledError,
+  LoadFailedError,
+  NotLoadedError,
+  RequestAbortedError,
+} from "../errors.js";
+import type { MemoryBudget, ModelId, ModelInfo } from "../model.js";
 import { infoOf } from "../table/entry.js";
 import type { Entry } from "../table/entry.js";
 import { incarnationKey } from "../table/model-table.js";
@@ -19,7 +25,8 @@ export interface ExecutorInput {
   readonly writer: TableWriter;
   readonly tasks: Tasks;
   readonly budget: MemoryBudget;
-  readonly declarations: readonly ModelDeclaration[];
+  /** Shared with the next manager; what is removed here stays removed. */
+  readonly declarations: Map<ModelId, ModelDeclaration>;
   readonly notify: (notice: Notice) => void;
 }
 
@@ -39,7 +46,7 @@ export class Executor {
   /** Lives that become the default model when they are ready; one that fails leaves the default as it was. */
   readonly #nextDefaults = new Set<string>();
   /** Lives that a task works on. */
-  readonly #busy = new Set<string>();
+  readonly #busy = new Map<string, Life>();
   /** Lives that an earlier manager left behind; the eager models wait for their memory. */
   readonly #orphans = new Set<string>();
 
@@ -55,14 +62,14 @@ export class Executor {
       notify({ name: "model:lost", payload: { modelId: lost.id, incarnation: lost.incarnation } });
     }
     writer.setDefault(undefined);
-    for (const declaration of declarations) {
+    for (const declaration of declarations.values()) {
       writer.put(blank(declaration.id, declaration.source, loadSettings(declarationOptions(declaration)), true));
       if (declaration.default) writer.setDefault(declaration.id);
     }
     for (const { modelId, incarnation, live } of [...table.reservations()]) {
       const key = incarnationKey(modelId, incarnation);
       this.#orphans.add(key);
-      this.#busy.add(key);
+      this.#begin({ id: modelId, incarnation });
       if (live === undefined) continue; // an aborted load, which reports by itself
       live.abortRequests(new RequestAbortedError(modelId, "the manager was restarted"));
       tasks.unload({ id: modelId, incarnation, live, timeoutMs: 0, force: true });
@@ -72,7 +79,7 @@ export class Executor {
 
   #loadDeclared(): void {
     if (this.#orphans.size > 0 || this.#closing.length > 0) return;
-    for (const { id } of this.#input.declarations) {
+    for (const id of this.#input.declarations.keys()) {
       if (this.#input.table.get(id)?.status === "registered")
         this.#decide({ type: "model.load", id, source: undefined }, {});
     }
@@ -110,12 +117,33 @@ export class Executor {
       case "memory.reserve":
         this.#reserve(event);
         break;
+      case "tasks.lost":
+        this.#resumeTasks();
+        break;
       default:
         this.#account(event);
         this.#decide(event, {});
     }
     this.#answerReady();
     this.#answerClosing();
+  }
+
+  #begin(life: Life): void {
+    this.#busy.set(incarnationKey(life.id, life.incarnation), life);
+  }
+
+  /** Loads under way have failed (their tasks clean up and report by themselves); unloads are ordered again. */
+  #resumeTasks(): void {
+    const { table, tasks } = this.#input;
+    for (const { id, incarnation } of [...this.#busy.values()]) {
+      const row = table.get(id);
+      if (row?.incarnation === incarnation && row.status === "loading") {
+        const error = new LoadFailedError(id, "start", new Error("the task was lost"));
+        this.#decide({ type: "load.failed", id, incarnation, error }, {});
+      }
+      const live = table.reservation(id, incarnation)?.live;
+      if (live) tasks.unload({ id, incarnation, live, timeoutMs: 0, force: true });
+    }
   }
 
   /** Keeps the books on memory and tasks, before the row is decided: callers who are answered then see them right. */
@@ -138,6 +166,7 @@ export class Executor {
     const before = table.get(event.id);
     const { row, actions } = decide(before, event, event.type === "model.load" ? writer.nextIncarnation() : 0);
     if (row === undefined) {
+      if (before?.declared) this.#input.declarations.delete(event.id);
       writer.delete(event.id);
       if (table.defaultId() === event.id) writer.setDefault(undefined);
     } else if (row !== before) {
@@ -169,7 +198,7 @@ export class Executor {
         const row = table.get(id);
         if (row === undefined) break;
         const { incarnation, source, settings } = row;
-        this.#busy.add(incarnationKey(id, incarnation));
+        this.#begin({ id, incarnation });
         tasks.load({ id, incarnation, source, settings, onProgress: load?.onProgress });
         break;
       }
@@ -177,7 +206,7 @@ export class Executor {
         tasks.abortLoad({ id, incarnation: action.incarnation });
         break;
       case "start-unload":
-        this.#busy.add(incarnationKey(id, action.incarnation));
+        this.#begin({ id, incarnation: action.incarnation });
         tasks.unload({ id, ...action });
         break;
       case "hasten-unload":

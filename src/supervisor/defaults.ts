@@ -9,6 +9,19 @@ export const DEFAULT_CLOCK: Clock = {
   },
 };
 
+/** A logger that throws must not take down the part that has something to say. */
+export function safeLogger(logger: Logger): Logger {
+  return {
+    warn: (message, error) => {
+      try {
+        logger.warn(message, error);
+      } catch (fault) {
+        DEFAULT_LOGGER.warn(`The logger threw on: ${message}`, fault);
+      }
+    },
+  };
+}
+
 function isTimer(handle: unknown): handle is NodeJS.Timeout {
   return handle instanceof Object && "unref" in handle;
 }

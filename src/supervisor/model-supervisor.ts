@@ -1,4 +1,4 @@
-import { DEFAULT_CLOCK, DEFAULT_LOGGER } from "./defaults.js";
+import { DEFAULT_CLOCK, DEFAULT_LOGGER, safeLogger } from "./defaults.js";
 import type { CloseReason, ModelManager, ModelSupervisorOptions } from "../api.js";
 import { nodeLlamaCpp } from "../backends/node-llama-cpp/index.js";
 import { AlreadyStartedError, ClosedError, NotStartedError, isModelSupervisorError } from "../errors.js";
@@ -56,8 +56,8 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     models: declarations = [],
     maxThreads = "auto",
     clock = DEFAULT_CLOCK,
-    logger = DEFAULT_LOGGER,
   } = options;
+  const logger = safeLogger(options.logger ?? DEFAULT_LOGGER);
   const { table, writer } = createModelTable(await backend.devices());
   const events = new ModelEvents(logger);
   const tree = new Tree({
@@ -67,7 +67,7 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     backend,
     budget,
     maxThreads: maxThreads === "auto" ? defaultMaxThreads() : maxThreads,
-    declarations,
+    declarations: new Map(declarations.map((declaration) => [declaration.id, declaration])),
     clock,
     logger,
     notify: (notice) => events.emit(notice),

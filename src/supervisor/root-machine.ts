@@ -20,8 +20,10 @@ export interface RootInput {
   readonly manager: ExecutorInput;
   readonly children: TemporaryChildrenInput;
   readonly now: () => number;
-  /** Told before the children are started again. */
-  readonly onRestart: (child: string, error: unknown) => void;
+  /** Told when a part has failed, before the parts that depend on it are started again. */
+  readonly onFailed: (child: string, error: unknown) => void;
+  /** Told when they have been started. */
+  readonly onRestarted: (child: string) => void;
 }
 
 interface RootContext {
@@ -65,12 +67,13 @@ export const rootMachine = setup({
           },
           {
             actions: enqueueActions(({ context, event, enqueue }) => {
-              const { now, onRestart } = context.input;
+              const { now, onFailed, onRestarted } = context.input;
               const first = CHILDREN.findIndex((child) => child === event.actorId);
               for (const child of CHILDREN.slice(first).toReversed()) enqueue.stopChild(child);
               enqueue.assign({ restarts: recordRestart(context.restarts, now()) ?? [] });
-              enqueue(() => onRestart(event.actorId, event.error));
+              enqueue(() => onFailed(event.actorId, event.error));
               enqueue({ type: "startFrom", params: { first } });
+              enqueue(() => onRestarted(event.actorId));
             }),
           },
         ],

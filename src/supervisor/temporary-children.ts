@@ -5,13 +5,19 @@ import type { LifecycleFact } from "../manager/protocol.js";
 /** The work of one child. When stopped, its `signal` aborts; it then cleans up and says so like any other. */
 export interface ChildWork {
   run(signal: AbortSignal): Promise<readonly LifecycleFact[]>;
+  /** What the manager is told if `run` rejects, which it does only by a bug: nobody may wait for a child that is gone. */
+  died(error: unknown): readonly LifecycleFact[];
 }
 
 export interface TemporaryChildrenInput {
   /** Brings facts to the manager of the moment. */
   readonly report: (fact: LifecycleFact) => void;
-  /** Told of a child that threw; tasks report their failures as facts, so this is a bug. */
-  readonly onBug: (childId: string, error: unknown) => void;
+}
+
+interface WorkInput extends TemporaryChildrenInput {
+  readonly work: ChildWork;
+  /** False once the supervisor has failed, which leaves its children running. */
+  readonly isSupervised: () => boolean;
 }
 
 /**
@@ -29,11 +35,11 @@ export const temporaryChildrenMachine = setup({
       | ErrorActorEvent<unknown, string>,
   },
   actors: {
-    work: fromPromise<readonly LifecycleFact[], { work: ChildWork; report: TemporaryChildrenInput["report"] }>(
-      async ({ input: { work, report }, signal }) => {
-        const facts = await work.run(signal);
-        // the result of a stopped actor is dropped, but what it says about memory must not be
-        if (!signal.aborted) return facts;
+    work: fromPromise<readonly LifecycleFact[], WorkInput>(
+      async ({ input: { work, report, isSupervised }, signal }) => {
+        const facts = await work.run(signal).catch((error: unknown) => work.died(error));
+        // the result of a stopped actor is dropped, and so is that of a failed supervisor's; what it says must not be
+        if (!signal.aborted && isSupervised()) return facts;
         for (const fact of facts) report(fact);
         return [];
       },
@@ -44,8 +50,9 @@ export const temporaryChildrenMachine = setup({
   context: ({ input }) => input,
   on: {
     "child.start": {
-      actions: enqueueActions(({ context, event, enqueue }) => {
-        enqueue.spawnChild("work", { id: event.childId, input: { work: event.work, report: context.report } });
+      actions: enqueueActions(({ context, event, enqueue, self }) => {
+        const isSupervised = () => self.getSnapshot().status === "active";
+        enqueue.spawnChild("work", { id: event.childId, input: { ...context, work: event.work, isSupervised } });
       }),
     },
     "child.stop": { actions: stopChild(({ event }) => event.childId) },
@@ -57,11 +64,7 @@ export const temporaryChildrenMachine = setup({
         },
       ],
     },
-    "xstate.error.actor.*": {
-      actions: [
-        stopChild(({ event }) => event.actorId),
-        ({ context, event }) => context.onBug(event.actorId, event.error),
-      ],
-    },
+    // cannot happen while `died` does not throw; handled by name all the same, for else it would end this supervisor
+    "xstate.error.actor.*": { actions: stopChild(({ event }) => event.actorId) },
   },
 });

@@ -7,7 +7,7 @@ import type { ModelSupervisorError } from "../errors.js";
 import { Calls } from "../manager/calls.js";
 import type { Notice } from "../manager/decide.js";
 import type { LifecycleFact, ManagerEvent } from "../manager/protocol.js";
-import type { MemoryBudget } from "../model.js";
+import type { MemoryBudget, ModelId } from "../model.js";
 import type { ModelTable, TableWriter } from "../table/model-table.js";
 import { recentRestarts } from "./restart-intensity.js";
 import { rootMachine } from "./root-machine.js";
@@ -21,7 +21,8 @@ export interface TreeInput {
   readonly backend: Backend;
   readonly budget: MemoryBudget;
   readonly maxThreads: number;
-  readonly declarations: readonly ModelDeclaration[];
+  /** Those that were removed are missing: a restarted manager does not bring them back. */
+  readonly declarations: Map<ModelId, ModelDeclaration>;
   readonly clock: Clock;
   readonly logger: Logger;
   readonly notify: (notice: Notice) => void;
@@ -63,14 +64,16 @@ export class Tree {
           declarations: input.declarations,
           notify: input.notify,
         },
-        children: {
-          report,
-          onBug: (childId, error) => logger.warn(`Task "${childId}" of supervisor "${name}" failed.`, error),
-        },
+        children: { report },
         now: () => clock.now(),
-        onRestart: (child, error) => {
-          logger.warn(`Part "${child}" of supervisor "${name}" failed and was restarted.`, error);
+        onFailed: (child, error) => {
+          logger.warn(`Part "${child}" of supervisor "${name}" failed and is restarted.`, error);
+          tasks.abandon();
           this.calls.failAll((subject) => new RequestAbortedError(subject, "the manager was restarted"));
+        },
+        onRestarted: (child) => {
+          // the others are restarted with a manager that starts from nothing
+          if (child === "loads") this.#sendToManager({ type: "tasks.lost" });
         },
       },
     });

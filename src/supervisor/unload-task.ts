@@ -7,7 +7,7 @@ import type { LiveModel } from "../table/live-model.js";
 import type { Drain } from "./drain.js";
 
 /** How long an engine may take to fall quiet and give a model back before the model is reported as stuck. */
-const DISPOSE_DEADLINE_MS = 30_000;
+export const DISPOSE_DEADLINE_MS = 30_000;
 
 export interface UnloadContext {
   readonly drain: Drain;

@@ -238,6 +238,27 @@ describe("cancelling a load", () => {
     expect(models.memory()).toMatchObject({ devices: [{ reservedBytes: 0 }], unreleased: [] });
   });
 
+  it("says so when the engine does not hear of it, and the memory is free when it does", async () => {
+    const { models, backend, clock } = await startTestSupervisor({
+      memoryBudget: 10 * GB,
+      fake: { models: { "a.gguf": { ramBytes: 6 * GB } } },
+    });
+    const gate = backend.hold("start", undefined, { ignoreAbort: true });
+    const loading = rejection(models.load("a", "a.gguf"));
+    await gate.arrived();
+
+    const unloading = rejection(models.unload("a"));
+    await loading;
+    clock.increment(30_000);
+
+    expect(await unloading).toMatchObject({ code: "dispose_failed", modelId: "a" });
+    expect(models.memory()).toMatchObject({ devices: [{ reservedBytes: 6 * GB }], unreleased: [{ modelId: "a" }] });
+    gate.open();
+    await settle();
+    expect(models.memory()).toMatchObject({ devices: [{ reservedBytes: 0 }], unreleased: [] });
+    expect(models.list()).toEqual([]);
+  });
+
   it("lets the id be loaded again at once, as another incarnation", async () => {
     const { models, backend } = await startTestSupervisor();
     const gate = backend.hold("start", "old.gguf", { ignoreAbort: true });

@@ -30,7 +30,8 @@ function startRoot() {
       manager: undefined as never,
       children: undefined as never,
       now: () => now,
-      onRestart: (name) => void restarts.push(name),
+      onFailed: (name) => void restarts.push(`${name} failed`),
+      onRestarted: (name) => void restarts.push(`${name} restarted`),
     },
   });
   const ends: string[] = [];
@@ -67,7 +68,7 @@ describe("the root of the tree", () => {
     crash(name);
 
     expect(takeLog().filter((line) => line !== `stop ${name}`)).toEqual(expected);
-    expect(restarts).toEqual([name]);
+    expect(restarts).toEqual([`${name} failed`, `${name} restarted`]);
   });
 
   it("survives three failures within five seconds and ends at the fourth, with all children stopped", () => {
