@@ -3,7 +3,7 @@ import { ModelSupervisor } from "../src/index.js";
 import type { Clock, ModelManager } from "../src/index.js";
 import { hold } from "../src/manager/dispatch.js";
 import { createModelTable } from "../src/table/model-table.js";
-import { blank } from "../src/manager/decide.js";
+import { blank } from "../src/manager/decision.js";
 import { LiveModel } from "../src/table/live-model.js";
 import { FakeBackend } from "../src/testing/index.js";
 import { interleave, median } from "./support/measure.js";

@@ -17,8 +17,9 @@ export abstract class ModelSupervisorError extends Error {
     return true;
   }
 
+  /** `NotLoadedError` for `not_loaded`: made from the code, since minifiers change the names of classes. */
   override get name(): string {
-    return this.constructor.name;
+    return `${this.code.replace(/(?:^|_)([a-z])/g, (_, letter: string) => letter.toUpperCase())}Error`;
   }
 
   /** Name, message, code, `retryable` and the fields; plain JSON, without stack and cause. */
@@ -60,7 +61,9 @@ export class NotReadyError extends ModelSupervisorError {
   readonly modelId: ModelId;
   readonly status: Status;
   constructor(modelId: ModelId, status: Status, cause?: unknown) {
-    super(`Model "${modelId}" is not ready: its status is "${status}"${because(cause)}. ${ADVICE[status]}`, { cause });
+    super(`Model "${modelId}" is not ready: its status is "${status}"${firstSentence(cause)}. ${ADVICE[status]}`, {
+      cause,
+    });
     this.modelId = modelId;
     this.status = status;
   }
@@ -121,9 +124,12 @@ export class UnsupportedCapabilityError extends ModelSupervisorError {
   readonly modelId: ModelId;
   readonly capability: Capability;
   readonly mode: Mode;
-  constructor(modelId: ModelId, capability: Capability, mode: Mode, has: readonly Capability[]) {
+  /** `has`: what the loaded model (or, where a load is refused, its file) can do instead. */
+  constructor(modelId: ModelId, capability: Capability, mode: Mode, has: readonly Capability[], of: "model" | "file") {
     super(
-      `Model "${modelId}" (mode "${mode}") does not ${capability}: it is there to ${has.join(", ") || "do nothing"}.`,
+      of === "file"
+        ? `The file of model "${modelId}" cannot ${capability}; it can ${has.join(", ")}.`
+        : `Model "${modelId}" (mode "${mode}") does not ${capability}: it was loaded to ${has.join(", ")}.`,
     );
     this.modelId = modelId;
     this.capability = capability;
@@ -205,8 +211,8 @@ export class UnloadTimeoutError extends ModelSupervisorError {
   readonly leases: number;
   constructor(modelId: ModelId, leases: number, timeoutMs: number) {
     super(
-      `Model "${modelId}" still had ${leases} request(s) in flight after ${timeoutMs} ms, so it stays loaded. ` +
-        "Raise timeoutMs, or unload with { force: true } to abort them.",
+      `Model "${modelId}" was still in use after ${timeoutMs} ms (requests and leases: ${leases}), so it stays loaded. ` +
+        "Raise timeoutMs, release the leases, or unload with { force: true } to abort them.",
     );
     this.modelId = modelId;
     this.leases = leases;
@@ -449,9 +455,16 @@ function formatBytes(bytes: number): string {
   return `${power === 0 || Number.isInteger(value) ? value : value.toFixed(1)} ${units[power]}`;
 }
 
+/** What went wrong, without the advice that the cause gives for its own situation. */
+function firstSentence(cause: unknown): string {
+  return because(cause).replace(/\. [A-Z(].*$/s, "");
+}
+
 function because(cause: unknown): string {
   if (cause === undefined) return "";
-  return `: ${(cause instanceof Error ? cause.message : describeValue(cause)).replace(/\.+$/, "")}`;
+  // causes come from foreign code, where a message may be anything
+  const message: unknown = cause instanceof Error ? cause.message : cause;
+  return `: ${(typeof message === "string" ? message : describeValue(message)).replace(/\.+$/, "")}`;
 }
 
 function describeValue(value: unknown): string {

@@ -1,3 +1,4 @@
+import { setMaxListeners } from "node:events";
 import type { ManagerEvent, Reply } from "./protocol.js";
 
 /** Request and reply over the manager's mailbox. A call is settled once: by its reply, or by the end of the manager. */
@@ -35,27 +36,20 @@ export class Calls {
     const ticket = Symbol(subject);
     if (signal === undefined) return this.call(subject, (reply) => build(reply, ticket));
     if (signal.aborted) return Promise.reject(signal.reason);
-    return this.call<T>(subject, (reply) => {
-      const leave = () => {
+    let leave: () => void = () => undefined;
+    const called = this.call<T>(subject, (reply) => {
+      leave = () => {
         reply.fail(signal.reason);
         this.#send(withdraw(ticket));
       };
-      const stay = () => signal.removeEventListener("abort", leave);
-      signal.addEventListener("abort", leave, { once: true });
-      return build(
-        {
-          ok: (value) => {
-            stay();
-            reply.ok(value);
-          },
-          fail: (error) => {
-            stay();
-            reply.fail(error);
-          },
-        },
-        ticket,
-      );
+      return build(reply, ticket);
     });
+    // one signal may serve any number of calls, which Node would take for a leak from the eleventh on
+    setMaxListeners(0, signal);
+    signal.addEventListener("abort", leave, { once: true });
+    const stay = () => signal.removeEventListener("abort", leave);
+    called.then(stay, stay);
+    return called;
   }
 
   failAll(errorFor: (subject: string) => unknown): void {

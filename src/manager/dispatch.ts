@@ -8,13 +8,14 @@ import { DEFAULT_MODEL } from "../api.js";
 import type { Backing, BackingRequest } from "../backends/backend.js";
 import {
   BackingCrashedError,
-  ModelSupervisorError,
   NoDefaultModelError,
   NotLoadedError,
   NotReadyError,
   RequestFailedError,
   RequestTimeoutError,
+  isModelSupervisorError,
 } from "../errors.js";
+import type { ModelSupervisorError } from "../errors.js";
 import type { GenerationPart, RequestOptions, RequestPhase } from "../inference.js";
 import type { ModelId } from "../model.js";
 import type { Entry } from "../table/entry.js";
@@ -85,8 +86,7 @@ export function run<T>(
         resolve(value);
       },
       async (error: unknown) => {
-        const reason =
-          error instanceof ModelSupervisorError ? error : await engineError(error, live, modelId, incarnation);
+        const reason = isModelSupervisorError(error) ? error : await engineError(error, live, modelId, incarnation);
         request.settled = true;
         leave();
         reject(reason); // without effect if an abort has answered already
@@ -102,7 +102,7 @@ async function engineError(
   modelId: ModelId,
   incarnation: number,
 ): Promise<ModelSupervisorError> {
-  const exit = await Promise.race([live.backing.exited, Promise.resolve(undefined)]);
+  const exit = await Promise.race([live.exited, Promise.resolve(undefined)]);
   return exit?.reason === "crashed"
     ? new BackingCrashedError({ ...exit, modelId, incarnation })
     : new RequestFailedError(modelId, error);

@@ -1,9 +1,9 @@
 import { EventEmitter } from "eventemitter3";
 import type { Logger, ModelManagerEvents } from "../api.js";
-import type { Notice } from "./decide.js";
+import type { Notice } from "./decision.js";
 
 /** A listener of any of the events. Written as a method, since only methods may be given one with a narrower payload. */
-type Listener = { listen(payload: unknown): void }["listen"];
+type Listener = { listen(payload: unknown): unknown }["listen"];
 
 /** Typed events whose listeners cannot harm the manager, nor each other: what they throw goes to the logger. */
 export class ModelEvents {
@@ -41,10 +41,12 @@ export class ModelEvents {
 }
 
 /** Runs a caller's function inside our own work. */
-export function guard(callback: () => void, name: string, logger: Logger): void {
+export function guard(callback: () => unknown, name: string, logger: Logger): void {
+  const warn = (error: unknown) => logger.warn(`A listener of "${name}" threw.`, error);
   try {
-    callback();
+    // a listener may be an async function, whatever its type says
+    Promise.resolve(callback()).catch(warn);
   } catch (error) {
-    logger.warn(`A listener of "${name}" threw.`, error);
+    warn(error);
   }
 }

@@ -150,5 +150,5 @@ function messagesCall(messages: readonly ChatMessage[]): Generate {
 }
 
 function refuse({ id, profile }: Entry, capability: Capability): never {
-  throw new UnsupportedCapabilityError(id, capability, profile?.mode ?? "server", profile?.capabilities ?? []);
+  throw new UnsupportedCapabilityError(id, capability, profile?.mode ?? "server", profile?.capabilities ?? [], "model");
 }

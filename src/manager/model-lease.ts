@@ -1,20 +1,27 @@
 import type { Clock, GenerationStream, Lease } from "../api.js";
 import { LeaseReleasedError } from "../errors.js";
 import type { ChatMessage, GenerateOptions, RequestOptions } from "../inference.js";
+import type { Abortable } from "../table/live-model.js";
 import type { Held } from "./dispatch.js";
 import type { InferenceCalls } from "./inference-calls.js";
 
-/** A model that is held until the release, with the inference calls on it. */
-export class ModelLease implements Lease {
+/**
+ * A model that is held until the release, with the inference calls on it. A forced unload, a close or a crash ends the
+ * lease, unless its holder has taken the native object: what is done with that nobody can know, so only the release ends it.
+ */
+export class ModelLease implements Lease, Abortable {
   readonly #held: Held;
   readonly #clock: Clock;
   readonly #calls: InferenceCalls;
-  #released = false;
+  /** Set once the model is not held any more: what calls are refused with. */
+  #refusal: { readonly error: unknown } | undefined;
+  #nativeTaken = false;
 
   constructor(held: Held, clock: Clock, calls: InferenceCalls) {
     this.#held = held;
     this.#clock = clock;
     this.#calls = calls;
+    held.live.requests.add(this);
   }
 
   get modelId(): string {
@@ -27,6 +34,7 @@ export class ModelLease implements Lease {
 
   get native(): unknown {
     this.#check();
+    this.#nativeTaken = true;
     return this.#held.live.backing.native;
   }
 
@@ -67,8 +75,18 @@ export class ModelLease implements Lease {
   }
 
   release(): void {
-    if (this.#released) return;
-    this.#released = true;
+    this.#end(new LeaseReleasedError(this.modelId));
+  }
+
+  /** The model is being taken away: by force, or because it is gone. */
+  abort(reason: unknown): void {
+    if (this.#nativeTaken) this.#refusal ??= { error: reason };
+    else this.#end(reason);
+  }
+
+  #end(error: unknown): void {
+    if (!this.#held.live.requests.delete(this)) return;
+    this.#refusal ??= { error };
     this.#held.live.block.release(this.#clock.now());
   }
 
@@ -84,6 +102,6 @@ export class ModelLease implements Lease {
   };
 
   #check(): void {
-    if (this.#released) throw new LeaseReleasedError(this.modelId);
+    if (this.#refusal) throw this.#refusal.error;
   }
 }

@@ -24,6 +24,7 @@ import { guard } from "./emitter.js";
 import type { ModelEvents } from "./emitter.js";
 import { InferenceCalls } from "./inference-calls.js";
 import type { Take } from "./inference-calls.js";
+import { claimsAsOf } from "./memory/budget.js";
 import { memoryReport } from "./memory/report.js";
 import { planOf } from "./memory/plan.js";
 import { ModelLease } from "./model-lease.js";
@@ -111,6 +112,7 @@ export class ModelManagerClient implements ModelManager {
   async #unload(id: ModelId, options: UnloadOptions, forget: boolean): Promise<void> {
     const { calls, checkOpen } = this.#input;
     checkOpen();
+    checkModelId(id);
     const { timeoutMs, force } = checkUnloadOptions(options);
     return calls.call<void>(id, (reply) => ({
       type: "model.unload",
@@ -130,8 +132,10 @@ export class ModelManagerClient implements ModelManager {
   }
 
   async ready(options: RequestOptions = {}): Promise<void> {
-    const { calls, clock, name, checkOpen } = this.#input;
+    const { calls, clock, table, checkOpen } = this.#input;
     checkOpen();
+    const declared = [...table.entries()].filter((row) => row.declared).map((row) => row.id);
+    const subject = declared.join(", ");
     const { signal, timeoutMs = Infinity } = checkRequestOptions(options);
     const leave = new AbortController();
     const abort = () => leave.abort(signal?.reason);
@@ -139,11 +143,11 @@ export class ModelManagerClient implements ModelManager {
     signal?.addEventListener("abort", abort, { once: true });
     const timer =
       timeoutMs < Infinity
-        ? clock.setTimeout(() => leave.abort(new RequestTimeoutError(name, "load", timeoutMs)), timeoutMs)
+        ? clock.setTimeout(() => leave.abort(new RequestTimeoutError(subject, "load", timeoutMs)), timeoutMs)
         : undefined;
     try {
       await calls.callWithSignal<void>(
-        name,
+        subject,
         leave.signal,
         (reply, ticket) => ({ type: "ready.wait", ticket, reply }),
         (ticket) => ({ type: "ready.withdraw", ticket }),
@@ -248,8 +252,17 @@ export class ModelManagerClient implements ModelManager {
     checkOpen();
     const settings = loadSettings(checkModelOptions(options));
     const { signal } = new AbortController();
-    const load = await planLoad({ backend, id: source, source: checkSource(source), settings, signal });
-    return planOf(load, budget, [...table.reservations()]);
+    const measuredCount = () => table.measuredCount();
+    const load = await planLoad({
+      backend,
+      budget,
+      measuredCount,
+      id: source,
+      source: checkSource(source),
+      settings,
+      signal,
+    });
+    return planOf(load, budget, claimsAsOf(table.reservations(), load.asOf));
   }
 
   async devices(): Promise<readonly DeviceInfo[]> {

@@ -8,6 +8,7 @@ import type { ChatMessage, GenerateOptions, RequestOptions } from "../inference.
 import type { LoadSettings } from "../table/entry.js";
 import { isSize } from "./memory/size.js";
 
+const object = <Shape extends z.ZodRawShape>(shape: Shape) => z.strictObject(shape, { error: "an object" });
 const whole = (min: number, max = Number.MAX_SAFE_INTEGER) =>
   z.custom<number>(
     (value) => Number.isSafeInteger(value) && Number(value) >= min && Number(value) <= max,
@@ -68,8 +69,8 @@ const modelShape = {
   threads: whole(1, 1024).optional(),
   maxQueue: whole(0, 1e6).optional(),
 };
-const modelOptions = z.strictObject(modelShape);
-const loadOptions = z.strictObject({
+const modelOptions = object(modelShape);
+const loadOptions = object({
   ...modelShape,
   signal: signal.optional(),
   onProgress: instance(
@@ -77,15 +78,15 @@ const loadOptions = z.strictObject({
     "a function",
   ).optional(),
 });
-const unloadOptions = z.strictObject({ timeoutMs: milliseconds.optional(), force: flag.optional() });
-const closeOptions = z.strictObject({ timeoutMs: milliseconds.optional() });
+const unloadOptions = object({ timeoutMs: milliseconds.optional(), force: flag.optional() });
+const closeOptions = object({ timeoutMs: milliseconds.optional() });
 const requestShape = { signal: signal.optional(), timeoutMs: milliseconds.optional() };
-const requestOptions = z.strictObject(requestShape);
+const requestOptions = object(requestShape);
 const stopText = z.custom<string>(
   (value) => typeof value === "string" && value !== "" && value.isWellFormed(),
   "non-empty, well-formed strings",
 );
-const generateOptions = z.strictObject({
+const generateOptions = object({
   ...requestShape,
   maxTokens: whole(1).optional(),
   temperature: number(0, 100).optional(),
@@ -101,14 +102,14 @@ const memoryBudget = z.union(
   [
     choice("unlimited", "auto", "edge"),
     size,
-    z.strictObject({
+    object({
       ram: z.union([choice("auto", "unlimited"), size]).optional(),
       gpu: z.union([choice("auto", "unlimited"), z.array(z.union([choice("unlimited"), size]))]).optional(),
     }),
   ],
   { error: '"unlimited", "auto", "edge", a size such as 8e9 or "8GiB", or a map { ram, gpu } of these' },
 );
-const supervisorOptions = z.strictObject({
+const supervisorOptions = object({
   name: z.string({ error: "a non-empty string" }).min(1, { error: "a non-empty string" }).optional(),
   backend: instance(
     (value): value is NonNullable<ModelSupervisorOptions["backend"]> =>
@@ -117,7 +118,7 @@ const supervisorOptions = z.strictObject({
   ).optional(),
   memoryBudget: memoryBudget.optional(),
   models: z
-    .array(z.strictObject({ id: modelId, source, ...modelShape }), { error: "an array of { id, source, … }" })
+    .array(object({ id: modelId, source, ...modelShape }), { error: "an array of { id, source, … }" })
     .optional(),
   maxThreads: z
     .union([choice("auto"), whole(1, 1024)], { error: '"auto" or a whole number from 1 to 1024' })
@@ -135,7 +136,7 @@ const supervisorOptions = z.strictObject({
 
 const chatMessages = z
   .array(
-    z.strictObject({
+    object({
       role: choice("system", "user", "assistant"),
       content: z.string({ error: "a string" }),
     }),
@@ -153,12 +154,14 @@ function check<T>(schema: z.ZodType<T>, value: unknown, name: string): T {
   if (issue?.code === "unrecognized_keys") {
     const key = issue.keys[0] ?? "";
     throw new InvalidOptionError(
-      [...path, key].join("."),
+      [...(name === "options" ? [] : [name]), ...path, key].join("."),
       nearest(key, knownKeys(schema, path)),
       valueAt(value, [...path, key]),
     );
   }
-  throw new InvalidOptionError(path.join(".") || name, issue?.message ?? "another value", valueAt(value, path));
+  // what is not an option is named with its argument: messages.0.role
+  const option = [...(name === "options" ? [] : [name]), ...path].join(".") || name;
+  throw new InvalidOptionError(option, issue?.message ?? "another value", valueAt(value, path));
 }
 
 function valueAt(value: unknown, path: readonly PropertyKey[]): unknown {
@@ -267,18 +270,17 @@ export function checkMessages(messages: unknown): readonly ChatMessage[] {
   }));
 }
 
-/** Text for the engine: well-formed and without NUL, both of which would be lost or cut on the way to native code. */
+/** Text for the engine: a lone surrogate would become another character on the way to native code. */
 export function checkText(text: unknown, name: string): string {
   if (typeof text !== "string") throw new InvalidOptionError(name, "a string", text);
   if (!text.isWellFormed())
     throw new InvalidOptionError(name, "well-formed text without lone surrogates", text.toWellFormed());
-  if (text.includes("\0")) throw new InvalidOptionError(name, "text without NUL characters", text);
   return text;
 }
 
 export function checkTexts(texts: unknown, name: string): readonly string[] {
   if (!Array.isArray(texts)) throw new InvalidOptionError(name, "an array of strings", texts);
-  return texts.map((text, index) => checkText(text, `${name}.${index}`));
+  return Array.from(texts, (text, index) => checkText(text, `${name}.${index}`)); // a hole is no text either
 }
 
 export function checkTokens(value: unknown): readonly number[] {

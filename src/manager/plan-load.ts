@@ -1,8 +1,9 @@
 import type { Backend, Estimate, MemoryNeed, ModelProfile, ResolvedModel } from "../backends/backend.js";
-import { EstimateFailedError, InvalidOptionError, LoadFailedError, ModelSupervisorError } from "../errors.js";
-import type { LoadPhase } from "../errors.js";
-import type { DeviceInfo, ModelId, ModelSource, Placement } from "../model.js";
+import { EstimateFailedError, InvalidOptionError, LoadFailedError, isModelSupervisorError } from "../errors.js";
+import type { LoadPhase, ModelSupervisorError } from "../errors.js";
+import type { DeviceInfo, MemoryBudget, ModelId, ModelSource, Placement } from "../model.js";
 import type { LoadSettings } from "../table/entry.js";
+import { resolveBudget } from "./memory/budget.js";
 import { placementOf, placementProblem } from "./memory/placement.js";
 import { profileOf } from "./profile.js";
 
@@ -13,11 +14,15 @@ export interface PlannedLoad {
   readonly devices: readonly DeviceInfo[];
   readonly estimate: Estimate;
   readonly placement: Placement;
+  /** What `measured` told before the devices were looked at. */
+  readonly asOf: number;
 }
 
 /** Rejects with a typed error, or with the signal's reason. */
 export async function planLoad(input: {
   readonly backend: Backend;
+  readonly budget: MemoryBudget;
+  readonly measuredCount: () => number;
   /** For messages. */
   readonly id: ModelId;
   readonly source: ModelSource;
@@ -34,22 +39,36 @@ export async function planLoad(input: {
   try {
     enter("resolve");
     const model = await backend.resolve(source, settings.engine, signal);
-    const profile = profileOf(id, settings, model);
+    const wanted = profileOf(id, settings, model);
+    const profile = withoutForbiddenGpus(wanted, input.budget, await backend.devices());
     enter("estimate");
     const estimate = await backend.estimate(model, profile);
-    checkEstimate(source, estimate);
+    checkNeed(source, estimate);
     // last, for what is free now is to be what is free when the claim is made
+    const asOf = input.measuredCount();
     const devices = await backend.devices();
     checkPlacement(settings, devices);
-    return { model, profile, devices, estimate, placement: placementOf(estimate, settings.engine, devices) };
+    return { model, profile, devices, asOf, estimate, placement: placementOf(estimate, settings.engine, devices) };
   } catch (error) {
     throw signal.aborted ? signal.reason : loadError(id, phase, error);
   }
 }
 
+/** As many layers as fit is none where the budget lets the GPUs hold nothing; the engine does not know the budget. */
+function withoutForbiddenGpus(
+  profile: ModelProfile,
+  budget: MemoryBudget,
+  devices: readonly DeviceInfo[],
+): ModelProfile {
+  if (profile.gpuLayers !== undefined && profile.gpuLayers !== "auto") return profile;
+  const gpus = resolveBudget(budget, devices).filter(({ device }) => device.startsWith("gpu:"));
+  const areForbidden = gpus.length > 0 && gpus.every(({ limitBytes }) => limitBytes === 0);
+  return areForbidden ? { ...profile, gpuLayers: 0 } : profile;
+}
+
 /** The engine's own errors become `load_failed`; what is typed stays as it is. */
 export function loadError(id: ModelId, phase: LoadPhase, error: unknown): ModelSupervisorError {
-  return error instanceof ModelSupervisorError ? error : new LoadFailedError(id, phase, error);
+  return isModelSupervisorError(error) ? error : new LoadFailedError(id, phase, error);
 }
 
 function checkPlacement({ engine }: LoadSettings, devices: readonly DeviceInfo[]): void {
@@ -60,9 +79,10 @@ function checkPlacement({ engine }: LoadSettings, devices: readonly DeviceInfo[]
 /** No machine has more; a figure beyond it is a damaged file or a bug, and must never look like "fits". */
 const ABSURD_BYTES = 2 ** 50;
 
-function checkEstimate(source: string, estimate: MemoryNeed): void {
+/** The figures of an estimate, or of a live backing. */
+export function checkNeed(source: ModelSource, need: MemoryNeed): void {
   for (const name of ["ramBytes", "gpuWeightsBytes", "gpuContextBytes", "mappedBytes"] as const) {
-    const bytes = estimate[name];
+    const bytes = need[name];
     if (Number.isFinite(bytes) && bytes >= 0 && bytes < ABSURD_BYTES) continue;
     throw new EstimateFailedError(source, `${name} came out as ${bytes}`);
   }

@@ -13,12 +13,12 @@ export function profileOf(id: ModelId, settings: LoadSettings, model: ResolvedMo
   const capabilities = settings.capabilities ?? model.defaultCapabilities;
   const mode = settings.mode ?? defaultMode(capabilities);
   const missing = capabilities.find((capability) => !model.supports.includes(capability));
-  if (missing !== undefined) throw new UnsupportedCapabilityError(id, missing, mode, model.supports);
+  if (missing !== undefined) throw new UnsupportedCapabilityError(id, missing, mode, model.supports, "file");
   const { engine } = settings;
   return {
     ...engine,
     mode,
-    capabilities,
+    capabilities: Object.freeze([...capabilities]),
     contextSize: engine.contextSize ?? Math.min(DEFAULT_CONTEXT_SIZE, model.trainedContextSize),
     // direct calls run one after the other: one transient context at a time keeps the memory claim true
     parallel: mode === "direct" ? 1 : (engine.parallel ?? DEFAULT_PARALLEL),

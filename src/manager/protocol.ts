@@ -45,13 +45,20 @@ interface Measured {
 
 /** Facts that the status table decides. */
 export type LifecycleFact =
-  | ({ readonly type: "load.done"; readonly live: LiveModel; readonly measured: Measured; readonly at: number } & Life)
+  | ({
+      readonly type: "load.done";
+      readonly live: LiveModel;
+      readonly measured: Measured;
+      readonly at: number;
+      /** The machine's memory pools after the load. */
+      readonly devices: readonly DeviceInfo[];
+    } & Life)
   | ({ readonly type: "load.failed"; readonly error: ModelSupervisorError } & Life)
   /** Requests were in flight when the time was up; nothing was disposed. */
-  | ({ readonly type: "unload.expired"; readonly error: ModelSupervisorError } & Life)
+  | ({ readonly type: "unload.expired"; readonly order: number; readonly error: ModelSupervisorError } & Life)
   | ({ readonly type: "dispose.failed"; readonly error: ModelSupervisorError } & Life)
   /** Nothing of this life is in memory any more. Every life that got past its reservation ends with this. */
-  | ({ readonly type: "memory.released" } & Life)
+  | ({ readonly type: "memory.released"; readonly devices?: readonly DeviceInfo[] } & Life)
   | ({ readonly type: "backing.down"; readonly exit: BackingExit } & Life);
 
 export type LifecycleEvent = LifecycleCommand | LifecycleFact;
@@ -64,6 +71,8 @@ export interface ReserveRequest extends Life {
   readonly estimate: Estimate;
   readonly placement: Placement;
   readonly devices: readonly DeviceInfo[];
+  /** `measuredCount` of the table before the devices were looked at. */
+  readonly asOf: number;
   readonly reply: Reply<void>;
 }
 

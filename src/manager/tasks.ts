@@ -1,6 +1,6 @@
 /** The slow work that the manager orders. It is done in task actors and comes back as facts. */
-import type { ModelSource } from "../model.js";
-import type { LoadSettings } from "../table/entry.js";
+import type { ModelSource, UnloadReason } from "../model.js";
+import type { Leaving, LoadSettings } from "../table/entry.js";
 import type { LiveModel } from "../table/live-model.js";
 import type { Life, LoadCall } from "./protocol.js";
 
@@ -10,12 +10,8 @@ export interface LoadOrder extends Life {
   readonly onProgress: LoadCall["onProgress"];
 }
 
-export interface UnloadOrder extends Life {
+export interface UnloadOrder extends Life, Omit<Leaving, "forget"> {
   readonly live: LiveModel;
-  /** How long requests may take to finish. */
-  readonly timeoutMs: number;
-  /** Abort them then, instead of giving up. */
-  readonly force: boolean;
 }
 
 /** What the manager needs of its siblings in the tree. Every method only sends; none waits. */
@@ -26,7 +22,7 @@ export interface Tasks {
   /** Ends with `memory.released`, or with `unload.expired`. `dispose.failed` may come before. */
   unload(order: UnloadOrder): void;
   /** Makes an unload under way abort what is left after `timeoutMs` from now, if that is sooner. */
-  hastenUnload(life: Life, timeoutMs: number): void;
+  hastenUnload(life: Life, timeoutMs: number, reason: UnloadReason): void;
   /** Reports `backing.down` when the backing has ended. */
   watch(life: Life, live: LiveModel): void;
 }

@@ -1,5 +1,6 @@
 import type { Clock } from "../api.js";
 import type { UnloadOrder } from "../manager/tasks.js";
+import type { UnloadReason } from "../model.js";
 import type { LiveModel } from "../table/live-model.js";
 
 /** How a wait for the last lease ended. `stopped`: the task was stopped. */
@@ -10,15 +11,17 @@ export class Drain {
   readonly #live: LiveModel;
   readonly #clock: Clock;
   #forced: boolean;
+  #reason: UnloadReason;
   /** The time at which requests in flight have had their time. */
   #endsAt: number;
   /** Set while {@link Drain.untilDeadline} waits. */
   #onHastened: (() => void) | undefined;
 
-  constructor({ live, timeoutMs, force }: Pick<UnloadOrder, "live" | "timeoutMs" | "force">, clock: Clock) {
+  constructor({ live, timeoutMs, force, reason }: Omit<UnloadOrder, "id" | "incarnation" | "order">, clock: Clock) {
     this.#live = live;
     this.#clock = clock;
     this.#forced = force;
+    this.#reason = reason;
     this.#endsAt = clock.now() + timeoutMs;
   }
 
@@ -27,9 +30,15 @@ export class Drain {
     return this.#forced;
   }
 
+  /** What aborted requests are told. */
+  get reason(): string {
+    return this.#reason === "close" ? "the supervisor is closing" : "the model is being unloaded by force";
+  }
+
   /** A more urgent unload has come: abort requests, `timeoutMs` from now at the latest. */
-  hasten(timeoutMs: number): void {
+  hasten(timeoutMs: number, reason: UnloadReason): void {
     this.#forced = true;
+    this.#reason = reason;
     this.#endsAt = Math.min(this.#endsAt, this.#clock.now() + timeoutMs);
     this.#onHastened?.();
   }

@@ -1,17 +1,22 @@
-import type { Clock } from "../api.js";
+import type { Clock, LoadProgress } from "../api.js";
 import type { Backend, Backing } from "../backends/backend.js";
-import { DisposeFailedError } from "../errors.js";
+import { DisposeFailedError, isModelSupervisorError } from "../errors.js";
 import { placementOf } from "../manager/memory/placement.js";
-import { loadError, planLoad } from "../manager/plan-load.js";
+import { checkNeed, loadError, planLoad } from "../manager/plan-load.js";
 import type { PlannedLoad } from "../manager/plan-load.js";
 import type { Life, LifecycleFact, ReserveRequest } from "../manager/protocol.js";
 import type { LoadOrder } from "../manager/tasks.js";
+import type { MemoryBudget } from "../model.js";
 import { LiveModel } from "../table/live-model.js";
+
+type Progress = (phase: LoadProgress["phase"], fraction: number) => void;
 
 export interface LoadContext {
   readonly backend: Backend;
+  readonly budget: MemoryBudget;
   readonly maxThreads: number;
   readonly clock: Clock;
+  readonly measuredCount: () => number;
   /** Asks the manager for the memory; rejects with `insufficient_memory`, or `load_cancelled` if the row is gone. */
   readonly reserve: (request: Omit<ReserveRequest, "type" | "reply">) => Promise<void>;
 }
@@ -25,7 +30,12 @@ export async function loadTask(
   context: LoadContext,
   signal: AbortSignal,
 ): Promise<readonly LifecycleFact[]> {
-  const { id, incarnation, source, settings, onProgress } = order;
+  const { id, incarnation, source, settings } = order;
+  // an engine may go on to tell how far it is when nobody wants the load any more, or when it is over
+  let isOver = false;
+  const onProgress: Progress = (phase, fraction) => {
+    if (!isOver && !signal.aborted) order.onProgress?.(phase, fraction);
+  };
   const life = { id, incarnation };
   const released: LifecycleFact = { ...life, type: "memory.released" };
   const failed = (error: unknown): LifecycleFact => ({
@@ -36,37 +46,46 @@ export async function loadTask(
   let backing: Backing;
   let plan: PlannedLoad;
   try {
-    const { backend } = context;
-    plan = await planLoad({ backend, id, source, settings, signal, onPhase: (phase) => onProgress?.(phase, 0) });
+    const onPhase = (phase: LoadProgress["phase"]) => onProgress(phase, 0);
+    plan = await planLoad({ ...context, id, source, settings, signal, onPhase });
     signal.throwIfAborted();
     await context.reserve({ ...life, ...plan });
     signal.throwIfAborted();
-    backing = await start(order, plan, context, signal);
+    backing = await start(order, plan, context, onProgress, signal);
+    isOver = true;
   } catch (error) {
-    return signal.aborted ? [released] : [released, failed(error)];
+    isOver = true;
+    // an engine that could not give back what it took says so by this error
+    const held = isModelSupervisorError(error, "dispose_failed")
+      ? ({ ...life, type: "dispose.failed", error } as const)
+      : released;
+    return signal.aborted ? [held] : [held, failed(error)];
   }
 
   // from here on the backing is ours to give back: when nobody wants it any more, and when it does not work
   if (signal.aborted) return giveBack(backing, life);
   try {
     const held = backing.memory();
+    checkNeed(source, held);
     const measured = { placement: placementOf(held, settings.engine, plan.devices), mappedBytes: held.mappedBytes };
-    return [{ ...life, type: "load.done", live: new LiveModel(backing), measured, at: context.clock.now() }];
+    const devices = await context.backend.devices();
+    return [{ ...life, type: "load.done", live: new LiveModel(backing), measured, at: context.clock.now(), devices }];
   } catch (error) {
     return [...(await giveBack(backing, life)), failed(error)];
   }
 }
 
 function start(
-  { id, incarnation, onProgress }: LoadOrder,
+  { id, incarnation }: LoadOrder,
   { model, profile, estimate }: PlannedLoad,
   { backend, maxThreads }: LoadContext,
+  onProgress: Progress,
   signal: AbortSignal,
 ): Promise<Backing> {
-  onProgress?.("start", 0);
+  onProgress("start", 0);
   return backend.start(
     { modelId: id, incarnation, model, profile, gpuLayers: estimate.gpuLayers },
-    { signal, maxThreads, onProgress: (fraction) => onProgress?.("start", fraction) },
+    { signal, maxThreads, onProgress: (fraction) => onProgress("start", fraction) },
   );
 }
 

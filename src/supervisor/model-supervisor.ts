@@ -1,5 +1,5 @@
 import { DEFAULT_CLOCK, DEFAULT_LOGGER, safeLogger } from "./defaults.js";
-import type { CloseReason, ModelManager, ModelSupervisorOptions } from "../api.js";
+import type { Clock, CloseReason, ModelManager, ModelSupervisorOptions } from "../api.js";
 import { nodeLlamaCpp } from "../backends/node-llama-cpp/index.js";
 import { AlreadyStartedError, ClosedError, NotStartedError, isModelSupervisorError } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
@@ -11,6 +11,7 @@ import { defaultMaxThreads } from "../process-limits.js";
 import { createModelTable } from "../table/model-table.js";
 import { disposeLeftovers } from "./leftovers.js";
 import { Tree } from "./tree.js";
+import { DISPOSE_DEADLINE_MS } from "./unload-task.js";
 
 /** The managers that run in this process, by name; `"starting"` while a start is under way. */
 const running = new Map<string, ModelManager | "starting">();
@@ -76,7 +77,8 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
   let refusal: ModelSupervisorError | undefined;
   const closed = tree.ended.then(async (error): Promise<CloseReason> => {
     refusal = error ?? new ClosedError(name);
-    if (error) await disposeLeftovers(table, writer, clock, error);
+    if (error) await disposeLeftovers(table, writer, clock, backend, error);
+    for (const { id } of [...table.entries()]) writer.delete(id);
     const unreleased = unreleasedMemory(table);
     return error ? { reason: "exhausted", error, unreleased } : { reason: "closed", unreleased };
   });
@@ -97,15 +99,28 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     },
     close: async (timeoutMs) => {
       refusal ??= new ClosedError(name);
-      await closeAll(tree, name, timeoutMs);
+      await closeAll(tree, name, timeoutMs, clock);
       tree.stop();
       await closed;
     },
   });
 }
 
-/** Unloads everything. A manager that is restarted meanwhile is told again; the restart limit ends this in any case. */
-async function closeAll(tree: Tree, name: string, timeoutMs: number): Promise<void> {
+/**
+ * Unloads everything. A manager that is restarted meanwhile is told again; the restart limit ends this in any case. So does
+ * a last deadline, behind those of the unloads: whatever goes wrong, a close ends.
+ */
+async function closeAll(tree: Tree, name: string, timeoutMs: number, clock: Clock): Promise<void> {
+  let timer: unknown;
+  const deadline = new Promise<void>((resolve) => {
+    const lastMs = timeoutMs + 2 * DISPOSE_DEADLINE_MS;
+    if (lastMs < Infinity) timer = clock.setTimeout(resolve, lastMs);
+  });
+  await Promise.race([unloadAll(tree, name, timeoutMs), deadline]);
+  if (timer !== undefined) clock.clearTimeout(timer);
+}
+
+async function unloadAll(tree: Tree, name: string, timeoutMs: number): Promise<void> {
   for (;;) {
     try {
       return await tree.calls.call<void>(name, (reply) => ({ type: "manager.close", timeoutMs, reply }));

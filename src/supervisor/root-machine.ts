@@ -4,7 +4,6 @@ import type { ExecutorInput } from "../manager/executor.js";
 import { managerMachine } from "../manager/manager-machine.js";
 import { recordRestart } from "./restart-intensity.js";
 import { temporaryChildrenMachine } from "./temporary-children.js";
-import type { TemporaryChildrenInput } from "./temporary-children.js";
 
 /**
  * The children in the order in which they depend on each other, which is why the strategy is `rest_for_one`: a manager
@@ -18,7 +17,6 @@ export type TemporaryChildrenRef = ActorRefFrom<typeof temporaryChildrenMachine>
 
 export interface RootInput {
   readonly manager: ExecutorInput;
-  readonly children: TemporaryChildrenInput;
   readonly now: () => number;
   /** Told when a part has failed, before the parts that depend on it are started again. */
   readonly onFailed: (child: string, error: unknown) => void;
@@ -44,10 +42,10 @@ export const rootMachine = setup({
   actions: {
     /** Starts the children from the one at `first` on; their names in the system are free by then. */
     startFrom: enqueueActions(({ context, enqueue }, { first }: { first: number }) => {
-      const { manager, children } = context.input;
-      if (first <= 0) enqueue.spawnChild("backings", { id: "backings", systemId: "backings", input: children });
+      const { manager } = context.input;
+      if (first <= 0) enqueue.spawnChild("backings", { id: "backings", systemId: "backings" });
       if (first <= 1) enqueue.spawnChild("manager", { id: "manager", systemId: "manager", input: manager });
-      enqueue.spawnChild("loads", { id: "loads", systemId: "loads", input: children });
+      enqueue.spawnChild("loads", { id: "loads", systemId: "loads" });
     }),
   },
 }).createMachine({

@@ -1,7 +1,7 @@
+import { DisposeFailedError, LoadFailedError } from "../errors.js";
 import type { Life, LifecycleFact } from "../manager/protocol.js";
 import type { LoadOrder, Tasks } from "../manager/tasks.js";
 import { incarnationKey } from "../table/model-table.js";
-import { DisposeFailedError, LoadFailedError } from "../errors.js";
 import { Drain } from "./drain.js";
 import { loadTask } from "./load-task.js";
 import type { LoadContext } from "./load-task.js";
@@ -9,6 +9,7 @@ import type { ChildWork } from "./temporary-children.js";
 import { DISPOSE_DEADLINE_MS, unloadTask } from "./unload-task.js";
 
 export interface TreeTasksInput extends LoadContext {
+  /** Brings a fact to the manager of the moment. */
   readonly report: (fact: LifecycleFact) => void;
   /** Starts a child of `loads` or `backings`, or stops one of `loads`. */
   readonly start: (supervisor: "loads" | "backings", childId: string, work: ChildWork) => void;
@@ -24,22 +25,33 @@ export interface TreeTasks extends Tasks {
 export function treeTasks(input: TreeTasksInput): TreeTasks {
   const { clock, report } = input;
   const drains = new Map<string, Drain>();
-  let abandoned = new AbortController();
-  const stoppable = (signal: AbortSignal) => AbortSignal.any([signal, abandoned.signal]);
+  const running = new Set<AbortController>();
+
+  /** Runs in `loads`; whatever happens to it, what it has to say is said. */
+  function startTask(
+    childId: string,
+    run: (signal: AbortSignal) => Promise<readonly LifecycleFact[]>,
+    died: (error: unknown) => readonly LifecycleFact[],
+  ): void {
+    input.start("loads", childId, async (signal) => {
+      const stop = new AbortController();
+      const forward = () => stop.abort();
+      signal.addEventListener("abort", forward, { once: true });
+      running.add(stop);
+      const facts = await run(stop.signal).catch(died);
+      running.delete(stop);
+      for (const fact of facts) report(fact);
+    });
+  }
 
   /** A load that has been aborted has to end some time; if it does not, those who wait for its memory are told. */
-  async function watchAborted(order: LoadOrder, signal: AbortSignal): Promise<readonly LifecycleFact[]> {
+  async function watchedLoad(order: LoadOrder, signal: AbortSignal): Promise<readonly LifecycleFact[]> {
     const { id, incarnation } = order;
     let deadline: unknown;
     const arm = () => {
-      const error = new DisposeFailedError(
-        id,
-        `its load did not end within ${DISPOSE_DEADLINE_MS / 1000} s after its abort`,
-      );
-      deadline = clock.setTimeout(
-        () => report({ type: "dispose.failed", id, incarnation, error }),
-        DISPOSE_DEADLINE_MS,
-      );
+      const detail = `its load did not end within ${DISPOSE_DEADLINE_MS / 1000} s after its abort`;
+      const stuck = { type: "dispose.failed", id, incarnation, error: new DisposeFailedError(id, detail) } as const;
+      deadline = clock.setTimeout(() => report(stuck), DISPOSE_DEADLINE_MS);
     };
     signal.addEventListener("abort", arm, { once: true });
     try {
@@ -52,42 +64,45 @@ export function treeTasks(input: TreeTasksInput): TreeTasks {
 
   return {
     abandon() {
-      abandoned.abort();
-      abandoned = new AbortController();
+      for (const stop of running) stop.abort();
     },
     load(order) {
       const { id, incarnation } = order;
-      input.start("loads", childId("load", order), {
-        run: (signal) => watchAborted(order, stoppable(signal)),
-        died: (error) => [
+      startTask(
+        `load:${keyOf(order)}`,
+        (signal) => watchedLoad(order, signal),
+        (error) => [
           taskDied(order, error),
           { type: "load.failed", id, incarnation, error: new LoadFailedError(id, "start", error) },
         ],
-      });
+      );
     },
     abortLoad(life) {
-      input.stop(childId("load", life));
+      input.stop(`load:${keyOf(life)}`);
     },
     unload(order) {
-      const id = childId("unload", order);
+      const key = keyOf(order);
       const drain = new Drain(order, clock);
-      drains.set(id, drain);
-      input.start("loads", id, {
-        run: (signal) =>
-          unloadTask(order, { drain, clock, report }, stoppable(signal)).finally(() => {
-            if (drains.get(id) === drain) drains.delete(id);
-          }),
-        died: (error) => [taskDied(order, error)],
-      });
+      drains.set(key, drain);
+      startTask(
+        // an order may follow on one whose child is not quite gone
+        `unload:${key}/${order.order}`,
+        async (signal) => {
+          try {
+            return await unloadTask(order, { drain, clock, report, backend: input.backend }, signal);
+          } finally {
+            if (drains.get(key) === drain) drains.delete(key);
+          }
+        },
+        (error) => [taskDied(order, error)],
+      );
     },
-    hastenUnload(life, timeoutMs) {
-      drains.get(childId("unload", life))?.hasten(timeoutMs);
+    hastenUnload(life, timeoutMs, reason) {
+      drains.get(keyOf(life))?.hasten(timeoutMs, reason);
     },
     watch({ id, incarnation }, live) {
-      input.start("backings", childId("backing", { id, incarnation }), {
-        run: async () => [{ type: "backing.down", id, incarnation, exit: await live.backing.exited }],
-        // `exited` never rejects, says the port; a backend that breaks the port has broken its model
-        died: (cause) => [{ type: "backing.down", id, incarnation, exit: { reason: "crashed", cause } }],
+      input.start("backings", `backing:${keyOf({ id, incarnation })}`, async () => {
+        report({ type: "backing.down", id, incarnation, exit: await live.exited });
       });
     },
   };
@@ -98,6 +113,6 @@ function taskDied({ id, incarnation }: Life, error: unknown): LifecycleFact {
   return { type: "dispose.failed", id, incarnation, error: new DisposeFailedError(id, "its task died", error) };
 }
 
-function childId(kind: "load" | "unload" | "backing", { id, incarnation }: Life): string {
-  return `${kind}:${incarnationKey(id, incarnation)}`;
+function keyOf({ id, incarnation }: Life): string {
+  return incarnationKey(id, incarnation);
 }

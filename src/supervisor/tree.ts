@@ -1,12 +1,12 @@
 import { createActor } from "xstate";
 import type { Actor } from "xstate";
 import type { Clock, Logger, ModelDeclaration, SupervisionNode } from "../api.js";
-import type { Backend } from "../backends/backend.js";
+import type { Backend, Backing } from "../backends/backend.js";
 import { ClosedError, RequestAbortedError, SupervisorExhaustedError } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
 import { Calls } from "../manager/calls.js";
-import type { Notice } from "../manager/decide.js";
-import type { LifecycleFact, ManagerEvent } from "../manager/protocol.js";
+import type { Notice } from "../manager/decision.js";
+import type { Life, LifecycleFact, ManagerEvent } from "../manager/protocol.js";
 import type { MemoryBudget, ModelId } from "../model.js";
 import type { ModelTable, TableWriter } from "../table/model-table.js";
 import { recentRestarts } from "./restart-intensity.js";
@@ -43,6 +43,8 @@ export class Tree {
     const report = (fact: LifecycleFact) => this.#sendToManager(fact);
     const tasks = treeTasks({
       backend: input.backend,
+      budget: input.budget,
+      measuredCount: () => input.table.measuredCount(),
       maxThreads: input.maxThreads,
       clock,
       report,
@@ -51,12 +53,9 @@ export class Tree {
       stop: (childId) => this.#children("loads")?.send({ type: "child.stop", childId }),
     });
     this.#root = createActor(rootMachine, {
-      clock: {
-        setTimeout: (callback, ms) => clock.setTimeout(callback, ms),
-        clearTimeout: (id) => clock.clearTimeout(id),
-      },
       input: {
         manager: {
+          name,
           table: input.table,
           writer: input.writer,
           tasks,
@@ -64,7 +63,6 @@ export class Tree {
           declarations: input.declarations,
           notify: input.notify,
         },
-        children: { report },
         now: () => clock.now(),
         onFailed: (child, error) => {
           logger.warn(`Part "${child}" of supervisor "${name}" failed and is restarted.`, error);
@@ -80,6 +78,7 @@ export class Tree {
     this.ended = new Promise((resolve) => {
       const end = (error: ModelSupervisorError | undefined) => {
         this.#ended = error ?? new ClosedError(name);
+        tasks.abandon();
         this.calls.failAll(() => this.#ended);
         resolve(error);
       };
@@ -119,7 +118,18 @@ export class Tree {
     if (this.#ended === undefined && manager !== undefined) manager.send(event);
     // memory that comes back after the end, from a disposal that hung: nobody else is left to keep the books
     else if (event.type === "memory.released") this.#input.writer.unreserve(event.id, event.incarnation);
+    // a load that was done as the tree ended: nobody is left to have it
+    else if (event.type === "load.done") void this.#giveBack(event.live.backing, event);
     else if ("reply" in event) event.reply.fail(this.#ended ?? new ClosedError(this.#input.name));
+  }
+
+  async #giveBack(backing: Backing, life: Life): Promise<void> {
+    try {
+      await backing.dispose();
+      this.#input.writer.unreserve(life.id, life.incarnation);
+    } catch (error) {
+      this.#input.logger.warn(`Model "${life.id}" could not be disposed after the end of its supervisor.`, error);
+    }
   }
 
   #children(name: "backings" | "loads"): TemporaryChildrenRef | undefined {

@@ -1,8 +1,10 @@
 import type { Clock } from "../api.js";
+import type { Backend } from "../backends/backend.js";
 import { DisposeFailedError, RequestAbortedError, UnloadTimeoutError } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
 import type { LifecycleFact } from "../manager/protocol.js";
 import type { UnloadOrder } from "../manager/tasks.js";
+import type { DeviceInfo } from "../model.js";
 import type { LiveModel } from "../table/live-model.js";
 import type { Drain } from "./drain.js";
 
@@ -12,6 +14,7 @@ export const DISPOSE_DEADLINE_MS = 30_000;
 export interface UnloadContext {
   readonly drain: Drain;
   readonly clock: Clock;
+  readonly backend: Backend;
   /** For a fact that comes before the end. */
   readonly report: (fact: LifecycleFact) => void;
 }
@@ -23,19 +26,19 @@ export interface UnloadContext {
  * first.
  */
 export async function unloadTask(
-  { id, incarnation, live, timeoutMs }: UnloadOrder,
-  { drain, clock, report }: UnloadContext,
+  { id, incarnation, order, live, timeoutMs }: UnloadOrder,
+  { drain, clock, backend, report }: UnloadContext,
   signal: AbortSignal,
 ): Promise<readonly LifecycleFact[]> {
   const life = { id, incarnation };
   const end = await drain.untilDeadline(signal);
   if (end === "stopped") return [];
   if (end === "expired") {
-    const { leases } = live.block;
     if (!drain.forced) {
-      return [{ ...life, type: "unload.expired", error: new UnloadTimeoutError(id, leases, timeoutMs) }];
+      const error = new UnloadTimeoutError(id, live.block.leases, timeoutMs);
+      return [{ ...life, type: "unload.expired", order, error }];
     }
-    live.abortRequests(new RequestAbortedError(id, "the model is being unloaded"));
+    live.abortRequests(new RequestAbortedError(id, drain.reason));
   }
 
   const fail = (error: ModelSupervisorError) => report({ ...life, type: "dispose.failed", error });
@@ -43,11 +46,21 @@ export async function unloadTask(
   try {
     await drain.untilUnused();
     await live.backing.dispose();
-    return [{ ...life, type: "memory.released" }];
   } catch (error) {
     return [{ ...life, type: "dispose.failed", error: new DisposeFailedError(id, "its disposal failed", error) }];
   } finally {
     clock.clearTimeout(deadline);
+  }
+  const devices = await devicesNow(backend);
+  return [{ ...life, type: "memory.released", ...(devices && { devices }) }];
+}
+
+/** What is free after it; where that cannot be told just now, what was seen last stands until the next load looks again. */
+async function devicesNow(backend: Backend): Promise<readonly DeviceInfo[] | undefined> {
+  try {
+    return await backend.devices();
+  } catch {
+    return undefined;
   }
 }
 
@@ -57,7 +70,7 @@ function stuck(id: string, live: LiveModel): DisposeFailedError {
   return new DisposeFailedError(
     id,
     leases > 0
-      ? `${leases} request(s) did not end within ${seconds} s after their abort`
+      ? `${leases} user(s) did not let go within ${seconds} s: requests that ignore their abort, or leases whose native object was taken`
       : `its disposal did not end within ${seconds} s`,
   );
 }

@@ -25,12 +25,23 @@ export interface Entry {
   readonly live: LiveModel | undefined;
   readonly error: ModelSupervisorError | undefined;
   readonly loadedAt: number | undefined;
-  /** Set while the status is `unloading`. */
-  readonly unloadReason: UnloadReason | undefined;
-  /** True while an unload that forgets the declaration is under way. */
+  /** Set while the status is `unloading`: what was asked for. */
+  readonly leaving: Leaving | undefined;
+  /** In `error`: whether what is left of the backing is being disposed, or cannot be. */
+  readonly disposal: "running" | "stuck" | undefined;
+}
+
+/** An unload under way. */
+export interface Leaving {
+  /** Tells this order from an earlier one, whose task may still have something to say. */
+  readonly order: number;
+  readonly reason: UnloadReason;
+  /** How long requests may take to finish. */
+  readonly timeoutMs: number;
+  /** Abort them then, instead of giving up. */
+  readonly force: boolean;
+  /** Forget the declaration as well. */
   readonly forget: boolean;
-  /** True in `error`, while what is left of the backing is being disposed. */
-  readonly disposing: boolean;
 }
 
 /** The memory that one incarnation has claimed. It outlives the row where the memory does. */
@@ -42,13 +53,19 @@ export interface Reservation {
   readonly mappedBytes: number;
   /** False while it is a claim of a load under way; true once the engine has reported what it holds. */
   readonly measured: boolean;
+  /** How many reservations had been measured when this one was made or measured: tells what a look at the devices saw. */
+  readonly number: number;
   /** The backing that holds the memory, once there is one. */
   readonly live: LiveModel | undefined;
+  /** True once it has been said that this memory may never come back: nobody is to wait for it. */
+  readonly stuck: boolean;
 }
 
 /** The public view of a row, without handles. */
 export function infoOf(entry: Entry, reservation: Reservation | undefined): ModelInfo {
-  const { live, profile } = entry;
+  const { profile } = entry;
+  // after a crash the row has no backing any more, while leases may still be out
+  const live = entry.live ?? reservation?.live;
   return {
     id: entry.id,
     status: entry.status,
@@ -63,7 +80,7 @@ export function infoOf(entry: Entry, reservation: Reservation | undefined): Mode
     declared: entry.declared,
     incarnation: entry.incarnation,
     leases: live?.block.leases ?? 0,
-    queued: live?.backing.queued() ?? 0,
+    queued: live?.queued() ?? 0,
     ...(entry.error && { error: errorInfo(entry.error) }),
     loadedAt: entry.loadedAt,
     lastUsedAt: live?.block.lastUsedAt,

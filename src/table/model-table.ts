@@ -9,6 +9,8 @@ export interface ModelTable {
   defaultId(): ModelId | undefined;
   reservation(id: ModelId, incarnation: number): Reservation | undefined;
   reservations(): Iterable<Reservation>;
+  /** How many reservations have been measured so far. */
+  measuredCount(): number;
   /** The machine's memory pools, as last seen at the start or a load. */
   devices(): readonly DeviceInfo[];
 }
@@ -21,6 +23,8 @@ export interface TableWriter {
   setDefault(id: ModelId | undefined): void;
   setDevices(devices: readonly DeviceInfo[]): void;
   nextIncarnation(): number;
+  /** Numbers the orders to unload. */
+  nextOrder(): number;
   reserve(reservation: Reservation): void;
   unreserve(id: ModelId, incarnation: number): void;
 }
@@ -35,6 +39,8 @@ export function createModelTable(devices: readonly DeviceInfo[]): { table: Model
   let defaultId: ModelId | undefined;
   let seenDevices = devices;
   let incarnations = 0;
+  let orders = 0;
+  let measured = 0;
 
   const closeAdmission = (entry: Entry | undefined) => entry?.live?.block.moveTo(LifeState.CLOSED);
 
@@ -45,6 +51,7 @@ export function createModelTable(devices: readonly DeviceInfo[]): { table: Model
       defaultId: () => defaultId,
       reservation: (id, incarnation) => reserved.get(incarnationKey(id, incarnation)),
       reservations: () => reserved.values(),
+      measuredCount: () => measured,
       devices: () => seenDevices,
     },
     writer: {
@@ -67,8 +74,13 @@ export function createModelTable(devices: readonly DeviceInfo[]): { table: Model
         seenDevices = now;
       },
       nextIncarnation: () => ++incarnations,
+      nextOrder: () => ++orders,
       reserve(reservation) {
-        reserved.set(incarnationKey(reservation.modelId, reservation.incarnation), Object.freeze({ ...reservation }));
+        // frozen all the way down: the public views show this object
+        const placement = Object.freeze({ ...reservation.placement });
+        const row = Object.freeze({ ...reservation, placement });
+        measured = Math.max(measured, row.number);
+        reserved.set(incarnationKey(reservation.modelId, reservation.incarnation), row);
       },
       unreserve(id, incarnation) {
         reserved.delete(incarnationKey(id, incarnation));

@@ -1,24 +1,16 @@
 import { describe, expect, it, vi } from "vitest";
 import { rejection, settle, startTestSupervisor } from "../support/test-supervisor.js";
 
-/** Makes the facts of the next load break the supervisor that passes them on, after the last of them. */
-const fault = vi.hoisted(() => ({ isNext: false }));
-
-vi.mock(import("../../src/supervisor/load-task.js"), async (original) => {
-  const { loadTask } = await original();
-  return {
-    loadTask: async (...args) => {
-      const facts = await loadTask(...args);
-      if (!fault.isNext) return facts;
-      fault.isNext = false;
-      return Object.assign([...facts], {
-        *[Symbol.iterator]() {
-          yield* facts;
-          throw new Error("a bug in the tasks supervisor");
-        },
-      });
+/** A bug in the tasks supervisor: it fails when it is to start a task for the model "boom". */
+vi.mock(import("../../src/supervisor/temporary-children.js"), async (original) => {
+  const { temporaryChildrenMachine } = await original();
+  const machine = Object.assign(Object.create(temporaryChildrenMachine) as typeof temporaryChildrenMachine, {
+    transition: (...[snapshot, event, scope]: Parameters<typeof temporaryChildrenMachine.transition>) => {
+      if (event.type === "child.start" && event.childId.startsWith("load:boom")) throw new Error("a bug");
+      return temporaryChildrenMachine.transition(snapshot, event, scope);
     },
-  };
+  });
+  return { temporaryChildrenMachine: machine };
 });
 
 describe("a crash of the tasks supervisor", () => {
@@ -31,20 +23,16 @@ describe("a crash of the tasks supervisor", () => {
     const gate = backend.hold("start", "a.gguf", { ignoreAbort: true });
     const loading = rejection(models.load("a", "a.gguf"));
     await gate.arrived();
-    fault.isNext = true;
 
-    await models.load("b", "b.gguf");
+    expect(await rejection(models.load("boom", "b.gguf"))).toMatchObject({ code: "request_aborted" });
 
     expect(await loading).toMatchObject({ code: "request_aborted" });
     await settle();
-    expect(models.list().map(({ id, status }) => [id, status])).toEqual([
-      ["kept", "ready"],
-      ["b", "ready"],
-    ]);
-    expect(models.memory().devices[0]?.reservedBytes).toBe(8); // the native load still runs
+    expect(models.list().map(({ id, status }) => [id, status])).toEqual([["kept", "ready"]]);
+    expect(models.memory().devices[0]?.reservedBytes).toBe(7); // the native load still runs
     gate.open();
     await settle();
-    expect(models.memory()).toMatchObject({ devices: [{ reservedBytes: 2 }], unreleased: [] });
+    expect(models.memory()).toMatchObject({ devices: [{ reservedBytes: 1 }], unreleased: [] });
     expect((await models.generate("kept", "hi")).text).toMatch(/^one/);
     expect(await models.load("a", "a.gguf")).toMatchObject({ status: "ready" });
     expect(warnings).toEqual([expect.stringContaining('"loads"')]);
@@ -54,17 +42,18 @@ describe("a crash of the tasks supervisor", () => {
     const { models, backend } = await startTestSupervisor();
     await models.load("a", "a.gguf");
     const gate = backend.hold("generate");
-    const running = rejection(models.generate("a", "hi"));
+    const running = models.generate("a", "hi");
     await gate.arrived();
     const unloading = rejection(models.unload("a"));
-    fault.isNext = true;
 
-    await models.load("b", "b.gguf");
+    expect(await rejection(models.load("boom", "b.gguf"))).toMatchObject({ code: "request_aborted" });
 
     expect(await unloading).toMatchObject({ code: "request_aborted" });
-    expect(await running).toMatchObject({ code: "request_aborted" });
+    expect(models.info("a")).toMatchObject({ status: "unloading", leases: 1 });
+    gate.open();
+    expect((await running).text).toMatch(/^one/); // as it was asked for: without force
     await settle();
-    expect(models.list().map(({ id }) => id)).toEqual(["b"]);
-    expect(backend.log).toEqual(["start a", "start b", "dispose a"]);
+    expect(models.list()).toEqual([]);
+    expect(backend.log).toEqual(["start a", "dispose a"]);
   });
 });

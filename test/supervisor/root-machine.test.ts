@@ -28,7 +28,6 @@ function startRoot() {
   const root = createActor(machine, {
     input: {
       manager: undefined as never,
-      children: undefined as never,
       now: () => now,
       onFailed: (name) => void restarts.push(`${name} failed`),
       onRestarted: (name) => void restarts.push(`${name} restarted`),

@@ -103,6 +103,14 @@ export function availableOn(pool: Pool, claims: readonly Claim[]): number {
   return Math.max(0, Math.min(underLimit, pool.freeBytes - countedAsFree));
 }
 
+/** What was measured after the devices were looked at may not show in what was free then: it counts as not allocated. */
+export function claimsAsOf<Numbered extends Claim & { readonly number: number }>(
+  reservations: Iterable<Numbered>,
+  asOf: number,
+): Claim[] {
+  return [...reservations].map((claim) => ({ ...claim, measured: claim.measured && claim.number <= asOf }));
+}
+
 /** The outcome of checking a placement against the budget. */
 export type Fit =
   | { readonly fits: true; readonly requiredBytes: number; readonly availableBytes: number }
@@ -115,7 +123,8 @@ export function checkFit(placement: Placement, pools: readonly Pool[], claims: r
     const requiredBytes = bytesOn(pool.device, placement);
     if (requiredBytes === 0) continue;
     const availableBytes = availableOn(pool, claims);
-    if (requiredBytes > availableBytes) return { fits: false, device: pool.device, requiredBytes, availableBytes };
+    // so written, a figure that is no number refuses
+    if (!(requiredBytes <= availableBytes)) return { fits: false, device: pool.device, requiredBytes, availableBytes };
     tightest = Math.min(tightest, availableBytes);
   }
   return { fits: true, requiredBytes: bytesOn("total", placement), availableBytes: tightest };
