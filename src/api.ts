@@ -42,7 +42,7 @@ export interface Logger {
   warn(message: string, error?: unknown): void;
 }
 
-/** Options of {@link ModelSupervisorApi.start}. */
+/** Options of `ModelSupervisor.start`. */
 export interface ModelSupervisorOptions {
   /** One manager per name in a process. Default `"default"`. */
   readonly name?: string | undefined;
@@ -87,7 +87,7 @@ export interface ModelDeclaration extends ModelOptions {
 
 /** Options of one load. */
 export interface LoadOptions extends ModelOptions {
-  /** Cancels the load; it rejects with `signal.reason`, and everything it took is given back. */
+  /** Cancels the load: it rejects with `signal.reason` at once, and what it took is given back as soon as the engine lets go. */
   readonly signal?: AbortSignal | undefined;
   /** Called as the load moves on. What it throws is reported to the logger. */
   readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
@@ -101,14 +101,19 @@ export interface LoadProgress {
   readonly fraction: number;
 }
 
-/** Options of `unload`, `remove` and `close`. */
+/** Options of `unload` and `remove`. */
 export interface UnloadOptions {
   /**
-   * Milliseconds that requests in flight may take to finish. Default 30,000; 0 with `force`.
-   * Then, without `force`, the model stays loaded and the call rejects with `unload_timeout`.
+   * Milliseconds that requests in flight and leases may take to finish. Default 30,000; 0 with `force`; `Infinity` waits
+   * for them. Then, without `force`, the model stays loaded and the call rejects with `unload_timeout`. A call that joins
+   * an unload under way ends with that one; with `force` it hastens it.
    */
   readonly timeoutMs?: number | undefined;
-  /** Abort what is still in flight after `timeoutMs` (its callers get `request_aborted`), then unload. */
+  /**
+   * Abort what is still in flight after `timeoutMs`, then unload: requests and leases are told `request_aborted`. An engine
+   * that does not fall quiet within 30 s, or a lease whose `native` was taken and is not released, makes the model stuck:
+   * `dispose_failed`, and its memory stays reserved.
+   */
   readonly force?: boolean | undefined;
 }
 
@@ -132,14 +137,18 @@ export interface SupervisionNode {
   readonly children: readonly SupervisionNode[];
 }
 
-/** Facts about models, never payload text. */
+/**
+ * Facts about models, never payload text. Listeners run inside the manager's mailbox: a slow one holds up lifecycle calls
+ * (never requests). What a listener throws, or rejects with, goes to the logger. `model:loading` of models declared at the
+ * start comes before `start` resolves. A model that could not be unloaded in time is `model:ready` again.
+ */
 export interface ModelManagerEvents {
   "model:loading": (event: { modelId: ModelId; incarnation: number }) => void;
   "model:ready": (event: { modelId: ModelId; incarnation: number }) => void;
   "model:unloading": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason }) => void;
   "model:unloaded": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason }) => void;
   "model:error": (event: { modelId: ModelId; incarnation: number; error: ModelSupervisorError }) => void;
-  /** A restarted manager has forgotten a model that was not declared. */
+  /** A restarted manager has forgotten a model that was not declared; it is unloaded. */
   "model:lost": (event: { modelId: ModelId; incarnation: number }) => void;
   "budget:refused": (event: {
     modelId: ModelId;
@@ -156,13 +165,18 @@ export interface ModelManagerEvents {
 export interface GenerationStream extends AsyncIterable<string> {
   /** The same generation as typed pieces, ending with a `finish` part. */
   readonly parts: AsyncIterable<GenerationPart>;
-  /** The whole result. If nobody looks at it, its rejection is not reported as unhandled. */
+  /**
+   * The whole result. If nobody looks at it, its rejection is not reported as unhandled. After the consumer has left the
+   * loop it rejects with an `AbortError`.
+   */
   readonly result: Promise<GenerateResult>;
 }
 
 /**
  * The inference calls on one model that is held until the lease is released.
- * Calls after the release are refused with `lease_released`; calls that run then finish undisturbed.
+ * Calls after the release are refused with `lease_released`; calls that run then finish undisturbed. A forced unload, a
+ * close or a crash ends the lease: calls are then refused with that reason. One whose {@link Lease.native} was taken keeps
+ * the model in memory all the same until it is released, since nobody can know what is done with the object.
  */
 export interface Lease extends Disposable {
   readonly modelId: ModelId;
@@ -220,8 +234,9 @@ export interface ModelManager extends AsyncDisposable {
   ready(options?: RequestOptions): Promise<void>;
   /**
    * Refuses new work, lets what is in flight finish for `timeoutMs` (default 10,000), aborts the rest, disposes every
-   * model. A second call joins the first; the shorter time counts. Never rejects: what could not be given back is in
-   * `closed`.
+   * model. Ends 60 s after `timeoutMs` at the latest. A second call joins the first; the shorter time counts. What could
+   * not be given back is in `closed`. Reads still answer afterwards.
+   * @throws invalid_option, nothing else
    */
   close(options?: { readonly timeoutMs?: number | undefined }): Promise<void>;
 
@@ -244,7 +259,7 @@ export interface ModelManager extends AsyncDisposable {
   /** Like {@link ModelManager.generate}, with the chat template of the model's file. */
   chat(id: ModelId, messages: readonly ChatMessage[], options?: GenerateOptions): Promise<GenerateResult>;
   streamChat(id: ModelId, messages: readonly ChatMessage[], options?: GenerateOptions): GenerationStream;
-  /** A vector of length 1. @throws like {@link ModelManager.generate} */
+  /** A vector of length 1. An empty text is `invalid_option`. @throws like {@link ModelManager.generate} */
   embed(id: ModelId, text: string, options?: RequestOptions): Promise<EmbedResult>;
   embedMany(id: ModelId, texts: readonly string[], options?: RequestOptions): Promise<EmbedManyResult>;
   /** Best document first. @throws like {@link ModelManager.generate} */
@@ -257,7 +272,7 @@ export interface ModelManager extends AsyncDisposable {
   acquire(id: ModelId): Promise<Lease>;
   /**
    * Tells what a load would need and whether it would fit now. Loads nothing, reserves nothing.
-   * @throws like {@link ModelManager.load}, but never insufficient_memory
+   * @throws like {@link ModelManager.load}, but never insufficient_memory; errors carry the source as `modelId`
    */
   plan(source: ModelSource, options?: ModelOptions): Promise<LoadPlan>;
   /** The machine's memory pools now. */

@@ -95,5 +95,6 @@ export type {
   UnreleasedMemory,
 } from "./model.js";
 export { nodeLlamaCpp } from "./backends/node-llama-cpp/index.js";
+export type { GpuChoice } from "./backends/node-llama-cpp/gpu-choice.js";
 export type { NodeLlamaCppOptions } from "./backends/node-llama-cpp/index.js";
 export { ModelSupervisor } from "./supervisor/model-supervisor.js";

@@ -43,6 +43,7 @@ describe("the public surface", () => {
     expect(Object.keys(testing).toSorted()).toEqual([
       "FakeBackend",
       "Gate",
+      "SimulatedClock",
       "corruptFile",
       "corruptions",
       "embeddingModelPresets",

@@ -1,5 +1,6 @@
 import { EventEmitter } from "eventemitter3";
 import type { Logger, ModelManagerEvents } from "../api.js";
+import { checkEventName } from "./options.js";
 import type { Notice } from "./decision.js";
 
 /** A listener of any of the events. Written as a method, since only methods may be given one with a narrower payload. */
@@ -20,10 +21,12 @@ export class ModelEvents {
   }
 
   on<Name extends keyof ModelManagerEvents>(name: Name, listener: ModelManagerEvents[Name]): void {
+    checkEventName(name);
     this.#emitter.on(name, this.#guard(name, listener));
   }
 
   once<Name extends keyof ModelManagerEvents>(name: Name, listener: ModelManagerEvents[Name]): void {
+    checkEventName(name);
     this.#emitter.once(name, this.#guard(name, listener));
   }
 

@@ -1,7 +1,7 @@
 /** Checks what callers pass in. Everything refused here is refused before anything is done. */
 import leven from "leven";
 import { z } from "zod";
-import type { LoadOptions, ModelOptions, ModelSupervisorOptions, UnloadOptions } from "../api.js";
+import type { LoadOptions, ModelManagerEvents, ModelOptions, ModelSupervisorOptions, UnloadOptions } from "../api.js";
 import type { Sampling } from "../backends/backend.js";
 import { InvalidOptionError } from "../errors.js";
 import type { ChatMessage, GenerateOptions, RequestOptions } from "../inference.js";
@@ -184,10 +184,10 @@ function knownKeys(schema: z.ZodType, path: readonly PropertyKey[]): string[] {
 
 function nearest(key: string, known: readonly string[]): string {
   const best = known.toSorted((a, b) => leven(key, a) - leven(key, b))[0];
-  if (best === undefined) return "no such option";
+  if (best === undefined) return "no such name";
   return leven(key, best) <= Math.max(2, key.length / 3)
-    ? `a known option; did you mean "${best}"`
-    : `a known option (${known.join(", ")})`;
+    ? `a known name; did you mean "${best}"`
+    : `a known name (${known.join(", ")})`;
 }
 
 export function checkSupervisorOptions(options: unknown) {
@@ -198,6 +198,22 @@ export function checkSupervisorOptions(options: unknown) {
   const defaults = (checked.models ?? []).filter((model) => model.default);
   if (defaults.length > 1) throw new InvalidOptionError("models", "at most one default model", defaults[1]?.id);
   return checked;
+}
+
+const eventNames = {
+  "model:loading": true,
+  "model:ready": true,
+  "model:unloading": true,
+  "model:unloaded": true,
+  "model:error": true,
+  "model:lost": true,
+  "budget:refused": true,
+} satisfies Record<keyof ModelManagerEvents, true>;
+
+/** A listener for an event that never comes would wait for ever. */
+export function checkEventName(name: unknown): void {
+  if (typeof name === "string" && Object.hasOwn(eventNames, name)) return;
+  throw new InvalidOptionError("event", nearest(String(name), Object.keys(eventNames)), name);
 }
 
 export function checkModelId(id: unknown): string {

@@ -39,6 +39,14 @@ export interface FakeBackendOptions {
   readonly gpuBytes?: readonly number[];
 }
 
+const STEPS: readonly FakeStep[] = ["resolve", "estimate", "start", "generate", "token", "embed", "rank", "dispose"];
+
+/** A misspelt name would make a test pass for the wrong reason. */
+function checkNames(what: string, names: readonly string[], known: readonly string[]): void {
+  const unknown = names.find((name) => !known.includes(name));
+  if (unknown !== undefined) throw new TypeError(`Unknown ${what} "${unknown}"; known are ${known.join(", ")}.`);
+}
+
 const DEFAULT_REPLY = "one two three four five six seven eight";
 
 interface Rule {
@@ -77,6 +85,7 @@ export class FakeBackend implements Backend {
   deviceList: readonly DeviceInfo[] | Error;
 
   constructor(options: FakeBackendOptions = {}) {
+    checkNames("option", Object.keys(options), ["models", "ramBytes", "gpuBytes"]);
     this.#options = options;
     const { ramBytes = 16 * 1024 ** 3, gpuBytes = [] } = options;
     this.deviceList = [
@@ -90,6 +99,7 @@ export class FakeBackend implements Backend {
 
   /** Holds everyone who comes to this step (of this source, or of any) until the gate lets them go. */
   hold(step: FakeStep, source?: ModelSource, options: { readonly ignoreAbort?: boolean } = {}): Gate {
+    checkNames("step", [step], STEPS);
     const gate = new Gate();
     this.#rules.push({ step, source, pass: (signal) => gate.enter(options.ignoreAbort ? undefined : signal) });
     return gate;
@@ -97,6 +107,7 @@ export class FakeBackend implements Backend {
 
   /** Makes this step fail, from now on or (`times`) so many times. */
   fail(step: FakeStep, error: unknown, source?: ModelSource, times = Infinity): void {
+    checkNames("step", [step], STEPS);
     let left = times;
     this.#rules.push({
       step,

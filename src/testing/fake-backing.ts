@@ -36,6 +36,7 @@ export class FakeBacking implements Backing {
   /** One for each request that runs: makes it end. */
   readonly #running = new Set<(error: unknown) => void>();
   readonly #vocabulary = new Map<string, number>();
+  #slotsTaken = 0;
   #ended: { readonly error: unknown } | undefined;
   #exit: (exit: BackingExit) => void = () => undefined;
   #disposal: Promise<void> | undefined;
@@ -173,11 +174,11 @@ export class FakeBacking implements Backing {
   async #inSlot<T>(request: BackingRequest, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const { modelId, profile } = this.#spec;
     if (this.#ended) throw this.#ended.error;
-    if (this.#running.size >= profile.parallel) {
+    if (this.#slotsTaken >= profile.parallel) {
       if (this.#waiting.length >= profile.maxQueue)
         throw new QueueFullError(modelId, profile.maxQueue, this.#waiting.length);
-      await this.#queue(request.signal);
-    }
+      await this.#queue(request.signal); // the slot is handed over, so it stays taken
+    } else this.#slotsTaken += 1;
     const ending = new AbortController();
     const end = (error: unknown) => ending.abort(error);
     const forward = () => end(request.signal.reason);
@@ -189,7 +190,9 @@ export class FakeBacking implements Backing {
     } finally {
       request.signal.removeEventListener("abort", forward);
       this.#running.delete(end);
-      this.#waiting.shift()?.start();
+      const next = this.#waiting.shift();
+      if (next) next.start();
+      else this.#slotsTaken -= 1;
     }
   }
 

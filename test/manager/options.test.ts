@@ -173,7 +173,12 @@ describe("other arguments", () => {
     ],
     ["a source", checkSource, ["./m.gguf"], ["", 1, undefined, null]],
     ["text", (value: unknown) => checkText(value, "text"), ["", "hello", "🙂", "a\0b"], [1, undefined, "\uD83D"]],
-    ["texts", (value: unknown) => checkTexts(value, "texts"), [[], ["a"]], ["a", [1], ["ok", "\uD83D"], new Array(2)]],
+    [
+      "texts",
+      (value: unknown) => checkTexts(value, "texts"),
+      [[], ["a"]],
+      ["a", [1], ["ok", "\uD83D"], Array.from({ length: 2 })],
+    ],
     ["tokens", checkTokens, [[], [0, 5]], [[-1], [1.5], [Number.NaN], "5", [2 ** 31]]],
     [
       "messages",

@@ -38,6 +38,7 @@ export class Embedder {
       checkText("text", text);
       if (text === "") throw new InvalidOptionError("text", "a text that is not empty", text);
       const tokens = this.#context.model.tokenize(text);
+      if (tokens.length === 0) throw new InvalidOptionError("text", "a text with something in it for this model", text);
       const length = this.#context.calculateInputLength(tokens);
       checkLength(this.#limits, length);
       return { tokens, length };

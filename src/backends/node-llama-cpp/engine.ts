@@ -4,9 +4,7 @@
  */
 import type { Llama } from "node-llama-cpp";
 import { InvalidOptionError, isModelSupervisorError } from "../../errors.js";
-
-/** Which kind of GPU the engine is to use; `"auto"`: the best one that works, else the CPU. */
-export type GpuChoice = "auto" | "metal" | "cuda" | "vulkan" | false;
+import type { GpuChoice } from "./gpu-choice.js";
 
 const KEPT_LINES = 64;
 /** The lines about a failure arrive up to 5 ms after the promise has been rejected (measured). */

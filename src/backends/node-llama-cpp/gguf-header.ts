@@ -22,6 +22,9 @@ const STRING = 8;
 const ARRAY = 9;
 const DEFAULT_ALIGNMENT = 32;
 const MAX_DIMENSIONS = 4;
+/** Far more than any vocabulary; what is longer is damaged, and the library would read all of it into memory. */
+const MAX_ELEMENTS = 2 ** 22;
+const MAX_STRING_BYTES = 2 ** 24;
 const CHUNK_BYTES = 1 << 20;
 
 /** [bytes, elements] of one block, by ggml type. A type that is missing here has its size checked by the engine alone. */
@@ -128,6 +131,8 @@ async function skipArray(reader: BoundedReader, key: string, depth: number): Pro
   const type = await reader.u32(`type of the array "${key}"`);
   const bytes = VALUE_BYTES[type];
   const count = await reader.count(`length of the array "${key}"`, bytes ?? 8);
+  if (count > MAX_ELEMENTS)
+    throw new GgufFormatError(`the array "${key}" has ${count} elements, more than any model needs`);
   if (bytes !== undefined) return reader.skip(bytes * count, `array "${key}"`);
   if ((type !== STRING && type !== ARRAY) || depth > 3)
     throw new GgufFormatError(`the array "${key}" has the unknown type ${type}`);
@@ -203,7 +208,7 @@ class BoundedReader {
   }
 
   async string(what: string): Promise<string> {
-    const length = await this.count(`length of the ${what}`, 1);
+    const length = this.#stringLength(await this.count(`length of the ${what}`, 1), what);
     return (await this.bytes(length, what)).toString("utf8");
   }
 
@@ -213,11 +218,16 @@ class BoundedReader {
       const start = this.offset - this.#chunkOffset;
       if (start >= 0 && start + 8 <= this.#chunk.length) {
         this.offset += 8;
-        this.skip(Number(this.#chunk.readBigUInt64LE(start)), what);
+        this.skip(this.#stringLength(Number(this.#chunk.readBigUInt64LE(start)), what), what);
       } else {
-        this.skip(await this.u64(what), what);
+        this.skip(this.#stringLength(await this.u64(what), what), what);
       }
     }
+  }
+
+  #stringLength(length: number, what: string): number {
+    if (length <= MAX_STRING_BYTES) return length;
+    throw new GgufFormatError(`the ${what} has a text of ${length} bytes, more than any model needs`);
   }
 
   skip(length: number, what: string): void {

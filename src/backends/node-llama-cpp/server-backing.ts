@@ -143,9 +143,9 @@ export class SlotServer {
    */
   async #retryAlone(running: readonly SlotRun[], plan: ReturnType<typeof planStep>): Promise<void> {
     const failed = running.filter(({ failure }) => failure !== undefined);
-    const [first, second] = failed;
-    if (first?.failure === undefined || first.failure.error !== second?.failure?.error) return;
-    for (const run of failed) {
+    const errors = failed.map(({ failure }) => failure?.error);
+    const together = failed.filter((_, index) => errors.filter((error) => error === errors[index]).length > 1);
+    for (const run of together) {
       const work = plan[running.indexOf(run)];
       if (work !== undefined && !run.job.signal.aborted) await run.advance(work);
     }

@@ -1,5 +1,6 @@
 /** Loads a model and its contexts. Whatever fails on the way, all that was acquired is given back before it is said. */
 import type { Llama, LlamaModel } from "node-llama-cpp";
+import { DisposeFailedError } from "../../errors.js";
 import type { Backing, StartContext, StartSpec } from "../backend.js";
 import { contextPlans, threadsOf, type ContextPlan } from "./context-plan.js";
 import {
@@ -54,7 +55,12 @@ async function acquire(spec: StartSpec, model: GgufModel, context: StartContext,
     return backing.open(parts);
   } catch (error) {
     // At once, while the engine still knows of every context whose creation failed: later the model could not be disposed.
-    await owned.dispose();
+    try {
+      await owned.dispose();
+    } catch (fault) {
+      const causes = new AggregateError([error, fault], "The load failed, and so did giving back what it took");
+      throw new DisposeFailedError(spec.modelId, "giving back a failed load failed", causes);
+    }
     throw error;
   }
 }

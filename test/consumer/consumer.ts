@@ -1,0 +1,15 @@
+import { DEFAULT_MODEL, ModelSupervisor, isModelSupervisorError, nodeLlamaCpp } from "model-supervisor";
+import type { ModelManager } from "model-supervisor";
+import { FakeBackend, makeRecitingModel } from "model-supervisor/testing";
+
+export async function use(models: ModelManager): Promise<string> {
+  await makeRecitingModel("model.gguf", { text: "hello" });
+  await using other = await ModelSupervisor.start({ name: "other", backend: nodeLlamaCpp({ gpu: false }) });
+  await ModelSupervisor.start({ backend: new FakeBackend() });
+  try {
+    return (await other.generate(DEFAULT_MODEL, "hi", { maxTokens: 3 })).text;
+  } catch (error) {
+    if (isModelSupervisorError(error, "queue_full")) return `${error.queued} of ${error.limit}`;
+    return models.name;
+  }
+}
