@@ -129,12 +129,19 @@ async function addPart(
 /** What has been acquired; given back once, last first, and all of it even if a part fails. */
 class Owned {
   readonly #disposals: (() => Promise<void> | void)[] = [];
+  #ending: Promise<void> | undefined;
 
   add(dispose: () => Promise<void> | void): void {
     this.#disposals.push(dispose);
   }
 
-  async dispose(): Promise<void> {
+  /** A second call joins the first: the disposal of a context is told to its backing, which ends everything as well. */
+  dispose(): Promise<void> {
+    this.#ending ??= this.#disposeAll();
+    return this.#ending;
+  }
+
+  async #disposeAll(): Promise<void> {
     const errors: unknown[] = [];
     for (let dispose = this.#disposals.pop(); dispose !== undefined; dispose = this.#disposals.pop()) {
       try {

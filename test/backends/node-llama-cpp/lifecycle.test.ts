@@ -68,7 +68,7 @@ describe("start", () => {
     const before = await held();
     const reason = new Error("no longer wanted");
     const outcomes = new Set<unknown>();
-    for (let turns = 0; turns < 60; turns += 4) {
+    for (let turns = 0; turns < 60; turns += 1) {
       const controller = new AbortController();
       const starting = startResolved(model, profileOf(model, { capabilities: ["generate", "embed"], mode: "server" }), {
         signal: controller.signal,
@@ -86,6 +86,26 @@ describe("start", () => {
     }
     outcomes.delete("started");
     expect([...outcomes]).toEqual([reason]);
+  });
+
+  it("has given everything back when it rejects, also when some of its contexts are there already", async () => {
+    const model = await resolve(random);
+    const before = await held();
+    const resident = (await start(random)).memory().ramBytes;
+    for (let round = 0; round < 10; round++) {
+      const controller = new AbortController();
+      const starting = startResolved(model, profileOf(model, { capabilities: ["generate", "embed"], mode: "server" }), {
+        signal: controller.signal,
+        // the weights are there; the contexts are made in the turns after that
+        onProgress: (fraction) => {
+          if (fraction === 1) setTimeout(() => controller.abort(new Error("no longer wanted")), round);
+        },
+      });
+
+      const outcome = await starting.then((backing) => backing.dispose()).catch((error: unknown) => error);
+
+      expect(await held(), String(outcome)).toBe(before + resident);
+    }
   });
 
   it("leaves nothing behind that keeps the process from exiting when loads are aborted", async () => {
