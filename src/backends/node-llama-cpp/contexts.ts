@@ -43,17 +43,16 @@ export function createRankingContext(
 
 /**
  * What the engine says a context holds. Embedding and ranking contexts do not say it themselves; the context inside them
- * does. Where a later version hides it, the estimate stands (it has been equal to the byte).
+ * does. `undefined` where a later version hides it: then the estimate stands (it has been equal to the byte).
  */
 export function contextBytes(
   context: LlamaContext | LlamaEmbeddingContext | LlamaRankingContext,
-  estimate: ContextBytes,
-): ContextBytes {
+): ContextBytes | undefined {
   const inner: unknown = "_llamaContext" in context ? context._llamaContext : context;
-  if (typeof inner !== "object" || inner === null || !("memoryUsage" in inner)) return estimate;
+  if (typeof inner !== "object" || inner === null || !("memoryUsage" in inner)) return undefined;
   const usage = inner.memoryUsage;
-  if (typeof usage !== "object" || usage === null || !("ram" in usage) || !("vram" in usage)) return estimate;
+  if (typeof usage !== "object" || usage === null || !("ram" in usage) || !("vram" in usage)) return undefined;
   return typeof usage.ram === "number" && typeof usage.vram === "number"
     ? { ram: usage.ram, vram: usage.vram }
-    : estimate;
+    : undefined;
 }

@@ -41,15 +41,12 @@ async function acquire(spec: StartSpec, model: GgufModel, context: StartContext,
     const parts: BackingParts = {};
     for (const plan of plans) {
       signal.throwIfAborted();
-      const estimate = await estimateContext(model, profile, plan, spec.gpuLayers, llama);
-      backing.hold(
-        await addPart(
-          parts,
-          plan,
-          { ram: estimate.cpuRam, vram: estimate.gpuVram },
-          { spec, native, threads, owned, backing },
-        ),
-      );
+      const estimate = async (): Promise<ContextBytes> => {
+        const need = await estimateContext(model, profile, plan, spec.gpuLayers, llama);
+        return { ram: need.cpuRam, vram: need.gpuVram };
+      };
+      const made = { spec, native, threads, owned, backing };
+      backing.hold(await withEngineLog("Creating a context", signal, () => addPart(parts, plan, estimate, made)));
     }
     signal.throwIfAborted();
     return backing.open(parts);
@@ -77,7 +74,7 @@ interface PartContext {
 async function addPart(
   parts: BackingParts,
   plan: ContextPlan,
-  estimate: ContextBytes,
+  estimate: () => Promise<ContextBytes>,
   { spec, native, threads, owned, backing }: PartContext,
 ): Promise<ContextBytes> {
   const { modelId, profile } = spec;
@@ -97,7 +94,7 @@ async function addPart(
         newSequence: () => context.getSequence({ contextShift: NO_CONTEXT_SHIFT }),
         onBroken,
       });
-      return contextBytes(context, estimate);
+      return contextBytes(context) ?? estimate();
     }
     case "transient":
       parts.generation = new TransientGeneration({
@@ -108,20 +105,20 @@ async function addPart(
         createContext: () => createGenerationContext(native, plan, threads),
         onBroken,
       });
-      return estimate;
+      return estimate();
     case "embedding": {
       const context = await createEmbeddingContext(native, plan, threads);
       owned.add(() => context.dispose());
       backing.watch(context.onDispose);
       parts.embedder = new Embedder(context, limits);
-      return contextBytes(context, estimate);
+      return contextBytes(context) ?? estimate();
     }
     case "ranking": {
       const context = await createRankingContext(native, plan, threads);
       owned.add(() => context.dispose());
       backing.watch(context.onDispose);
       parts.ranker = new Ranker(context, limits);
-      return contextBytes(context, estimate);
+      return contextBytes(context) ?? estimate();
     }
   }
 }
