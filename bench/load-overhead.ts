@@ -5,7 +5,7 @@ import { benchModel } from "./support/models.js";
 import { interleave, median } from "./support/measure.js";
 import type { Figure } from "./support/measure.js";
 
-const ROUNDS = 15;
+const ROUNDS = 30;
 const OPTIONS = { contextSize: 512, parallel: 4 } as const;
 
 export async function loadOverhead(): Promise<Figure[]> {
@@ -21,44 +21,47 @@ export async function loadOverhead(): Promise<Figure[]> {
   using lease = await models.load("warm", file, OPTIONS).then(() => models.acquire("warm"));
   const llama = engineOf(lease.native);
 
-  const bare = async () => {
+  const loadBare = async () => {
     const model = await llama.loadModel({ modelPath: file });
     const context = await model.createContext({
       sequences: OPTIONS.parallel,
       contextSize: OPTIONS.contextSize,
       threads: 1,
     });
-    bareTimes.push(performance.now() - began);
-    await context.dispose();
-    await model.dispose();
+    return async () => {
+      await context.dispose();
+      await model.dispose();
+    };
   };
-  const managed = async () => {
-    await models.load("m", file, OPTIONS);
-    managedTimes.push(performance.now() - began);
-    await models.unload("m");
+  const times = { bare: [] as number[], planned: [] as number[], managed: [] as number[] };
+  const timed = (name: keyof typeof times, load: () => Promise<() => Promise<void>>) => async () => {
+    const began = performance.now();
+    const unload = await load();
+    times[name].push(performance.now() - began);
+    await unload();
   };
-  const bareTimes: number[] = [];
-  const managedTimes: number[] = [];
-  const planTimes: number[] = [];
-  let began = 0;
-  const timed = (run: () => Promise<void>) => async () => {
-    began = performance.now();
-    await run();
-  };
-  const plan = timed(async () => {
-    await models.plan(file, OPTIONS);
-    planTimes.push(performance.now() - began);
+  await interleave(ROUNDS, {
+    bare: timed("bare", loadBare),
+    // the estimate costs more than its own time: the engine still clears up after it while it loads
+    planned: timed("planned", async () => {
+      await models.plan(file, OPTIONS);
+      return loadBare();
+    }),
+    managed: timed("managed", async () => {
+      await models.load("m", file, OPTIONS);
+      return () => models.unload("m");
+    }),
   });
-  await interleave(ROUNDS, { bare: timed(bare), managed: timed(managed), plan });
 
-  const [bareMs, managedMs, planMs] = [bareTimes, managedTimes, planTimes].map((times) => median(times.slice(3)));
-  if (bareMs === undefined || managedMs === undefined || planMs === undefined) throw new Error("nothing was measured");
-  const extra = managedMs - bareMs - planMs;
+  const [bare, planned, managed] = [times.bare, times.planned, times.managed].map((all) => median(all.slice(6)));
+  if (bare === undefined || planned === undefined || managed === undefined) throw new Error("nothing was measured");
+  const extra = managed - planned;
   return [
     {
-      figure: "load through the manager against bare `loadModel` + `createContext`, 54 MB file, the estimate apart",
+      figure:
+        "load through the manager against the check and estimate followed by bare `loadModel` + `createContext`, 54 MB file",
       target: "≤ 10 ms more",
-      measured: `${extra.toFixed(1)} ms more (bare ${bareMs.toFixed(1)}, managed ${managedMs.toFixed(1)}, of which checking and estimating ${planMs.toFixed(1)})`,
+      measured: `${extra.toFixed(1)} ms more (bare ${bare.toFixed(1)}, with check and estimate before it ${planned.toFixed(1)}, managed ${managed.toFixed(1)})`,
       met: extra <= 10,
     },
   ];

@@ -1,5 +1,5 @@
 /** `npm run bench [name …]`: runs the benchmarks and writes their figures under bench/results. */
-import { execFileSync } from "node:child_process";
+import { execFileSync, fork } from "node:child_process";
 import { writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
@@ -23,13 +23,29 @@ const benchmarks: Record<string, () => Promise<Figure[]>> = {
   threads,
 };
 
+/** Each in a process of its own, so that none runs in what another has left behind. */
+function inChild(name: string): Promise<Figure[]> {
+  return new Promise((resolve, reject) => {
+    const child = fork(fileURLToPath(import.meta.url), [CHILD, name], { execArgv: ["--import", "tsx"] });
+    let figures: Figure[] | undefined;
+    child.on("message", (message) => (figures = message as Figure[]));
+    child.on("exit", (code) => (figures ? resolve(figures) : reject(new Error(`${name} ended with ${code}`))));
+  });
+}
+
+const CHILD = "--child";
 const asked = process.argv.slice(2);
+if (asked[0] === CHILD) {
+  process.send?.(await benchmarks[asked[1] ?? ""]?.());
+  process.disconnect();
+  process.exit();
+}
 const names = Object.keys(benchmarks).filter((name) => asked.length === 0 || asked.includes(name));
 const sections: string[] = [];
 let missed = 0;
 for (const name of names) {
   process.stdout.write(`${name} …\n`);
-  const figures = (await benchmarks[name]?.()) ?? [];
+  const figures = await inChild(name);
   missed += figures.filter((figure) => figure.met === false).length;
   const text = table(figures);
   process.stdout.write(`${text}\n\n`);
@@ -45,7 +61,7 @@ const head = [
   `model-supervisor ${packageJson.version} (${sha}), node-llama-cpp ${packageJson.dependencies["node-llama-cpp"]}, Node ${process.version}, ` +
     `${os.availableParallelism()} CPUs of ${cpu.trim()}, ${Math.round(os.totalmem() / 2 ** 30)} GiB RAM, no GPU.`,
   "",
-  "Medians; what is compared ran interleaved in one process. A shared machine: expect some per cent of noise.",
+  "Medians; what is compared ran interleaved in one process, each benchmark in a process of its own. A shared machine: expect some per cent of noise.",
 ];
 if (asked.length === 0) {
   const file = path.join(path.dirname(fileURLToPath(import.meta.url)), "results", `${date}-${packageJson.version}.md`);

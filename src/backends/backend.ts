@@ -82,8 +82,8 @@ export interface StartContext {
   readonly signal: AbortSignal;
   /** CPU threads that all models of this supervisor together may use. */
   readonly maxThreads: number;
-  /** Share of the weights that has been read, 0 to 1. */
-  readonly onProgress: (fraction: number) => void;
+  /** Share of the weights that has been read, 0 to 1. Absent where nobody listens, since telling costs some milliseconds. */
+  readonly onProgress?: ((fraction: number) => void) | undefined;
 }
 
 /** How a backing ended. */

@@ -76,7 +76,7 @@ export async function loadTask(
 }
 
 function start(
-  { id, incarnation }: LoadOrder,
+  { id, incarnation, onProgress: isHeard }: LoadOrder,
   { model, profile, estimate }: PlannedLoad,
   { backend, maxThreads }: LoadContext,
   onProgress: Progress,
@@ -85,7 +85,7 @@ function start(
   onProgress("start", 0);
   return backend.start(
     { modelId: id, incarnation, model, profile, gpuLayers: estimate.gpuLayers },
-    { signal, maxThreads, onProgress: (fraction) => onProgress("start", fraction) },
+    { signal, maxThreads, onProgress: isHeard ? (fraction) => onProgress("start", fraction) : undefined },
   );
 }
 

@@ -186,7 +186,7 @@ export class FakeBackend implements Backend {
     const { source } = spec.model;
     await this.#step("start", source, signal);
     signal.throwIfAborted();
-    onProgress(1);
+    onProgress?.(1);
     this.lastStart = { spec, maxThreads };
     const { reply = DEFAULT_REPLY, measured } = this.#model(source);
     const backing = new FakeBacking(spec, {

@@ -32,10 +32,11 @@ async function load(
   { signal, onProgress }: StartContext,
 ): Promise<LlamaModel> {
   const { flashAttention, kvCacheType } = spec.profile;
-  // The library is told of an abort only once it reads the weights, which is when it reports progress. Told between its
-  // preparations and that, it leaves a native callback behind that keeps the process from ever exiting (measured).
+  // Where it reports progress, the library is told of an abort only once it reads the weights, which is when the first
+  // report comes. Told between its preparations and that, it leaves a native callback behind that keeps the process from
+  // ever exiting (measured).
   const relay = new AbortController();
-  let isReading = false;
+  let isReading = onProgress === undefined;
   const forward = () => {
     if (isReading) relay.abort(signal.reason);
   };
@@ -45,11 +46,13 @@ async function load(
       modelPath: model.files[0].path,
       gpuLayers: spec.gpuLayers,
       loadSignal: relay.signal,
-      onLoadProgress: (fraction) => {
-        isReading = true;
-        if (signal.aborted) forward();
-        else onProgress(fraction);
-      },
+      ...(onProgress && {
+        onLoadProgress: (fraction: number) => {
+          isReading = true;
+          if (signal.aborted) forward();
+          else onProgress(fraction);
+        },
+      }),
       // On the model, because embedding contexts do not take them.
       ...(flashAttention === undefined ? {} : { defaultContextFlashAttention: flashAttention }),
       ...(kvCacheType === undefined

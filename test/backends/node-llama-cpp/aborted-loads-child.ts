@@ -15,7 +15,8 @@ let aborted = 0;
 for (let round = 0; round < 40; round++) {
   const controller = new AbortController();
   const spec = { modelId: "aborted", incarnation: round, model, profile, gpuLayers: 0 };
-  const starting = backend.start(spec, { signal: controller.signal, maxThreads: 1, onProgress: () => undefined });
+  const onProgress = process.argv[3] === "silent" ? undefined : () => undefined;
+  const starting = backend.start(spec, { signal: controller.signal, maxThreads: 1, onProgress });
   setTimeout(() => controller.abort(new Error("aborted")), round % 20);
   await starting.then(
     (backing) => backing.dispose(),

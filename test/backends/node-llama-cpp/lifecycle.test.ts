@@ -108,15 +108,18 @@ describe("start", () => {
     }
   });
 
-  it("leaves nothing behind that keeps the process from exiting when loads are aborted", async () => {
-    const child = fileURLToPath(new URL("./aborted-loads-child.ts", import.meta.url));
+  it.each(["silent", "heard"])(
+    "leaves nothing behind that keeps the process from exiting when %s loads are aborted",
+    async (kind) => {
+      const child = fileURLToPath(new URL("./aborted-loads-child.ts", import.meta.url));
 
-    const { stdout } = await promisify(execFile)(process.execPath, ["--import", "tsx", child, random], {
-      timeout: 15_000,
-    });
+      const { stdout } = await promisify(execFile)(process.execPath, ["--import", "tsx", child, random, kind], {
+        timeout: 15_000,
+      });
 
-    expect(Number(/aborted: (\d+)/.exec(stdout)?.[1])).toBeGreaterThan(0);
-  });
+      expect(Number(/aborted: (\d+)/.exec(stdout)?.[1])).toBeGreaterThan(0);
+    },
+  );
 
   it("puts the engine's own reason into the error of a failed load, and gives everything back", async () => {
     const [file] = await makeRandomModel(at("incomplete.gguf"), { omitTensor: "blk.2.ffn_up.weight" });
