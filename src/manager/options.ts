@@ -1,5 +1,4 @@
 /** Checks what callers pass in. Everything refused here is refused before anything is done. */
-import leven from "leven";
 import { z } from "zod";
 import type { LoadOptions, ModelManagerEvents, ModelOptions, ModelSupervisorOptions, UnloadOptions } from "../api.js";
 import type { Sampling } from "../backends/backend.js";
@@ -7,6 +6,7 @@ import { InvalidOptionError } from "../errors.js";
 import type { ChatMessage, GenerateOptions, RequestOptions } from "../inference.js";
 import type { LoadSettings } from "../table/entry.js";
 import { isSize } from "./memory/size.js";
+import { check, nearest } from "./option-check.js";
 
 const object = <Shape extends z.ZodRawShape>(shape: Shape) => z.strictObject(shape, { error: "an object" });
 const whole = (min: number, max = Number.MAX_SAFE_INTEGER) =>
@@ -144,51 +144,6 @@ const chatMessages = z
   )
   .min(1, { error: "at least one message" });
 const tokens = z.array(whole(0, 2 ** 31 - 1), { error: "an array of token ids" });
-
-/** Returns the value if it fits the schema; otherwise throws `invalid_option` for the first thing that is wrong. */
-function check<T>(schema: z.ZodType<T>, value: unknown, name: string): T {
-  const result = schema.safeParse(value);
-  if (result.success) return result.data;
-  const issue = result.error.issues[0];
-  const path = issue?.path ?? [];
-  if (issue?.code === "unrecognized_keys") {
-    const key = issue.keys[0] ?? "";
-    throw new InvalidOptionError(
-      [...(name === "options" ? [] : [name]), ...path, key].join("."),
-      nearest(key, knownKeys(schema, path)),
-      valueAt(value, [...path, key]),
-    );
-  }
-  // what is not an option is named with its argument: messages.0.role
-  const option = [...(name === "options" ? [] : [name]), ...path].join(".") || name;
-  throw new InvalidOptionError(option, issue?.message ?? "another value", valueAt(value, path));
-}
-
-function valueAt(value: unknown, path: readonly PropertyKey[]): unknown {
-  return path.reduce<unknown>(
-    (inner, key) => (typeof inner === "object" && inner !== null ? Reflect.get(inner, key) : undefined),
-    value,
-  );
-}
-
-/** The option names that would have been right at `path`; only objects and arrays of objects have any. */
-function knownKeys(schema: z.ZodType, path: readonly PropertyKey[]): string[] {
-  let inner: z.core.$ZodType = schema;
-  for (const key of path) {
-    if (inner instanceof z.ZodOptional) inner = inner.unwrap();
-    if (inner instanceof z.ZodArray) inner = inner.element;
-    else if (inner instanceof z.ZodObject) inner = inner.shape[String(key)] ?? inner;
-  }
-  return inner instanceof z.ZodObject ? Object.keys(inner.shape) : [];
-}
-
-function nearest(key: string, known: readonly string[]): string {
-  const best = known.toSorted((a, b) => leven(key, a) - leven(key, b))[0];
-  if (best === undefined) return "no such name";
-  return leven(key, best) <= Math.max(2, key.length / 3)
-    ? `a known name; did you mean "${best}"`
-    : `a known name (${known.join(", ")})`;
-}
 
 export function checkSupervisorOptions(options: unknown) {
   const checked = check(supervisorOptions, options, "options");
