@@ -45,7 +45,9 @@ function load(backing: Backing): Promise<unknown>[] {
     ),
     backing.generate?.("hello", SAMPLING, request(leaving.signal)),
     backing.chat?.([{ role: "user", content: "hello" }], SAMPLING, request()),
-    ...Array.from({ length: 4 }, () => backing.embed?.(Array<string>(30).fill("hello world the cat"), request())),
+    ...Array.from({ length: 4 }, () =>
+      backing.embed?.(Array<string>(30).fill("hello world the cat"), "refuse", request()),
+    ),
   ].flatMap((promise) => (promise === undefined ? [] : [promise]));
 }
 

@@ -4,10 +4,12 @@ import type { ModelSupervisorError } from "./errors.js";
 import type {
   ChatMessage,
   EmbedManyResult,
+  EmbedOptions,
   EmbedResult,
   GenerateOptions,
   GenerateResult,
   GenerationPart,
+  RankOptions,
   RankResult,
   RequestOptions,
 } from "./inference.js";
@@ -187,9 +189,9 @@ export interface Lease extends Disposable {
   stream(prompt: string, options?: GenerateOptions): GenerationStream;
   chat(messages: readonly ChatMessage[], options?: GenerateOptions): Promise<GenerateResult>;
   streamChat(messages: readonly ChatMessage[], options?: GenerateOptions): GenerationStream;
-  embed(text: string, options?: RequestOptions): Promise<EmbedResult>;
-  embedMany(texts: readonly string[], options?: RequestOptions): Promise<EmbedManyResult>;
-  rank(query: string, documents: readonly string[], options?: RequestOptions): Promise<RankResult>;
+  embed(text: string, options?: EmbedOptions): Promise<EmbedResult>;
+  embedMany(texts: readonly string[], options?: EmbedOptions): Promise<EmbedManyResult>;
+  rank(query: string, documents: readonly string[], options?: RankOptions): Promise<RankResult>;
   tokenize(text: string): Promise<number[]>;
   detokenize(tokens: readonly number[]): Promise<string>;
   /** Gives the model back. A second call does nothing. */
@@ -259,11 +261,11 @@ export interface ModelManager extends AsyncDisposable {
   /** Like {@link ModelManager.generate}, with the chat template of the model's file. */
   chat(id: ModelId, messages: readonly ChatMessage[], options?: GenerateOptions): Promise<GenerateResult>;
   streamChat(id: ModelId, messages: readonly ChatMessage[], options?: GenerateOptions): GenerationStream;
-  /** A vector of length 1. An empty text is `invalid_option`. @throws like {@link ModelManager.generate} */
-  embed(id: ModelId, text: string, options?: RequestOptions): Promise<EmbedResult>;
-  embedMany(id: ModelId, texts: readonly string[], options?: RequestOptions): Promise<EmbedManyResult>;
+  /** A vector of length 1 (unless `normalize` is false). An empty text is `invalid_option`. @throws like {@link ModelManager.generate} */
+  embed(id: ModelId, text: string, options?: EmbedOptions): Promise<EmbedResult>;
+  embedMany(id: ModelId, texts: readonly string[], options?: EmbedOptions): Promise<EmbedManyResult>;
   /** Best document first. @throws like {@link ModelManager.generate} */
-  rank(id: ModelId, query: string, documents: readonly string[], options?: RequestOptions): Promise<RankResult>;
+  rank(id: ModelId, query: string, documents: readonly string[], options?: RankOptions): Promise<RankResult>;
   tokenize(id: ModelId, text: string): Promise<number[]>;
   /** @throws invalid_option for an id outside the vocabulary */
   detokenize(id: ModelId, tokens: readonly number[]): Promise<string>;

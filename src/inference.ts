@@ -75,11 +75,29 @@ export type GenerationPart =
   | { readonly type: "text"; readonly text: string }
   | { readonly type: "finish"; readonly finishReason: FinishReason; readonly usage: Usage };
 
-/** What `embed` resolves to. The vector has length 1 (Euclidean norm). */
+/** Options of `rank`. */
+export interface RankOptions extends RequestOptions {
+  /** Cut a text that does not fit at its end, and say so in the result. Default: refuse with `context_length_exceeded`. */
+  readonly truncate?: boolean | undefined;
+}
+
+/** Options of `embed` and `embedMany`. */
+export interface EmbedOptions extends RankOptions {
+  /** Scale vectors to length 1 (Euclidean norm). Default true; `false` keeps them as the model gives them. */
+  readonly normalize?: boolean | undefined;
+  /**
+   * Keep only so many numbers of each vector, for models that were trained for that (Matryoshka); scaled to length 1 after
+   * the cut, unless `normalize` is false. More than the model gives is `invalid_option`. Default: all.
+   */
+  readonly dimensions?: number | undefined;
+}
+
+/** What `embed` resolves to. */
 export interface EmbedResult {
   readonly embedding: number[];
+  /** Tokens that were evaluated. */
   readonly usage: { readonly promptTokens: number };
-  /** True if the text was cut to fit. Never so today: a text that does not fit is refused. */
+  /** True if the text was cut to fit, which only `truncate` allows. */
   readonly truncated: boolean;
 }
 
@@ -92,7 +110,14 @@ export interface EmbedManyResult {
 
 /** What `rank` resolves to, best first. Scores lie between 0 and 1. */
 export interface RankResult {
-  readonly results: { readonly index: number; readonly score: number; readonly document: string }[];
+  readonly results: {
+    /** Its place in the documents as they were given. */
+    readonly index: number;
+    readonly score: number;
+    readonly document: string;
+    /** True if it was cut to fit, which only `truncate` allows. */
+    readonly truncated: boolean;
+  }[];
   readonly usage: { readonly promptTokens: number };
 }
 

@@ -127,6 +127,21 @@ export interface Completion {
   readonly timings: Timings;
 }
 
+/** What to do with a text that does not fit: cut it at its end, or refuse it with `context_length_exceeded`. */
+export type Overflow = "truncate" | "refuse";
+
+export interface Embeddings {
+  readonly embeddings: readonly (readonly number[])[];
+  readonly truncated: readonly boolean[];
+  readonly promptTokens: number;
+}
+
+export interface Ranking {
+  readonly scores: readonly number[];
+  readonly truncated: readonly boolean[];
+  readonly promptTokens: number;
+}
+
 /**
  * One live model. It has the methods of its capabilities and no others; {@link Backing.tokenize} and
  * {@link Backing.detokenize} where it has a tokenizer.
@@ -145,14 +160,10 @@ export interface Backing {
   queued(): number;
   generate?(prompt: string, sampling: Sampling, request: BackingRequest): Promise<Completion>;
   chat?(messages: readonly ChatMessage[], sampling: Sampling, request: BackingRequest): Promise<Completion>;
-  /** Vectors of length 1, in the order of the texts. */
-  embed?(texts: readonly string[], request: BackingRequest): Promise<{ embeddings: number[][]; promptTokens: number }>;
+  /** Vectors as the model gives them, in the order of the texts. An empty text is `invalid_option`. */
+  embed?(texts: readonly string[], overflow: Overflow, request: BackingRequest): Promise<Embeddings>;
   /** Scores between 0 and 1, in the order of the documents. */
-  rank?(
-    query: string,
-    documents: readonly string[],
-    request: BackingRequest,
-  ): Promise<{ scores: number[]; promptTokens: number }>;
+  rank?(query: string, documents: readonly string[], overflow: Overflow, request: BackingRequest): Promise<Ranking>;
   tokenize?(text: string): Promise<number[]>;
   /** Rejects with `invalid_option` for an id outside the vocabulary. */
   detokenize?(tokens: readonly number[]): Promise<string>;

@@ -4,21 +4,24 @@ import { UnsupportedCapabilityError } from "../errors.js";
 import type {
   ChatMessage,
   EmbedManyResult,
+  EmbedOptions,
   EmbedResult,
   GenerateOptions,
   GenerateResult,
+  RankOptions,
   RankResult,
-  RequestOptions,
 } from "../inference.js";
 import type { Capability } from "../model.js";
 import type { Entry } from "../table/entry.js";
 import { run } from "./dispatch.js";
 import type { Consumer, Held } from "./dispatch.js";
+import { shapeEmbedding } from "./embedding-shape.js";
 import { PulledGeneration } from "./generation-stream.js";
 import {
+  checkEmbedOptions,
   checkGenerateOptions,
   checkMessages,
-  checkRequestOptions,
+  checkRankOptions,
   checkText,
   checkTexts,
   checkTokens,
@@ -78,45 +81,47 @@ export class InferenceCalls {
     );
   }
 
-  async embed(take: Take, text: string, options: RequestOptions = {}): Promise<EmbedResult> {
-    const { embeddings, usage } = await this.#embed(take, [checkText(text, "text")], options);
-    return { embedding: embeddings[0] ?? [], usage, truncated: false };
+  async embed(take: Take, text: string, options: EmbedOptions = {}): Promise<EmbedResult> {
+    const { embeddings, truncated, usage } = await this.#embed(take, [checkText(text, "text")], options);
+    return { embedding: embeddings[0] ?? [], usage, truncated: truncated[0] ?? false };
   }
 
-  async embedMany(take: Take, texts: readonly string[], options: RequestOptions = {}): Promise<EmbedManyResult> {
-    const { embeddings, usage } = await this.#embed(take, checkTexts(texts, "texts"), options);
-    return { embeddings, usage, truncated: embeddings.map(() => false) };
+  async embedMany(take: Take, texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedManyResult> {
+    return this.#embed(take, checkTexts(texts, "texts"), options);
   }
 
-  async #embed(take: Take, texts: readonly string[], options: RequestOptions) {
-    const requestOptions = checkRequestOptions(options);
+  async #embed(take: Take, texts: readonly string[], options: EmbedOptions): Promise<EmbedManyResult> {
+    const wanted = checkEmbedOptions(options);
     const held = take();
-    const { embeddings, promptTokens } = await run(
-      held,
-      this.#clock,
-      requestOptions,
-      async (backing, request) => backing.embed?.(texts, request) ?? refuse(held.entry, "embed"),
-    );
-    return { embeddings, usage: { promptTokens } };
+    return run(held, this.#clock, wanted, async (backing, request) => {
+      const overflow = wanted.truncate ? "truncate" : "refuse";
+      const got = await (backing.embed?.(texts, overflow, request) ?? refuse(held.entry, "embed"));
+      return {
+        embeddings: got.embeddings.map((vector) => shapeEmbedding(vector, wanted)),
+        truncated: [...got.truncated],
+        usage: { promptTokens: got.promptTokens },
+      };
+    });
   }
 
-  async rank(
-    take: Take,
-    query: string,
-    documents: readonly string[],
-    options: RequestOptions = {},
-  ): Promise<RankResult> {
+  async rank(take: Take, query: string, documents: readonly string[], options: RankOptions = {}): Promise<RankResult> {
     const question = checkText(query, "query");
     const texts = checkTexts(documents, "documents");
-    const requestOptions = checkRequestOptions(options);
+    const wanted = checkRankOptions(options);
     const held = take();
-    const { scores, promptTokens } = await run(
+    const overflow = wanted.truncate ? "truncate" : "refuse";
+    const { scores, truncated, promptTokens } = await run(
       held,
       this.#clock,
-      requestOptions,
-      async (backing, request) => backing.rank?.(question, texts, request) ?? refuse(held.entry, "rank"),
+      wanted,
+      async (backing, request) => backing.rank?.(question, texts, overflow, request) ?? refuse(held.entry, "rank"),
     );
-    const results = texts.map((document, index) => ({ index, score: scores[index] ?? 0, document }));
+    const results = texts.map((document, index) => ({
+      index,
+      score: scores[index] ?? 0,
+      document,
+      truncated: truncated[index] ?? false,
+    }));
     return { results: results.toSorted((a, b) => b.score - a.score), usage: { promptTokens } };
   }
 

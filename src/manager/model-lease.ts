@@ -1,6 +1,6 @@
 import type { Clock, GenerationStream, Lease } from "../api.js";
 import { LeaseReleasedError } from "../errors.js";
-import type { ChatMessage, GenerateOptions, RequestOptions } from "../inference.js";
+import type { ChatMessage, EmbedOptions, GenerateOptions, RankOptions } from "../inference.js";
 import type { Abortable } from "../table/live-model.js";
 import type { Held } from "./dispatch.js";
 import type { InferenceCalls } from "./inference-calls.js";
@@ -54,15 +54,15 @@ export class ModelLease implements Lease, Abortable {
     return this.#calls.streamChat(this.#take, messages, options);
   }
 
-  embed(text: string, options?: RequestOptions) {
+  embed(text: string, options?: EmbedOptions) {
     return this.#calls.embed(this.#take, text, options);
   }
 
-  embedMany(texts: readonly string[], options?: RequestOptions) {
+  embedMany(texts: readonly string[], options?: EmbedOptions) {
     return this.#calls.embedMany(this.#take, texts, options);
   }
 
-  rank(query: string, documents: readonly string[], options?: RequestOptions) {
+  rank(query: string, documents: readonly string[], options?: RankOptions) {
     return this.#calls.rank(this.#take, query, documents, options);
   }
 

@@ -14,7 +14,7 @@ import type {
 } from "../api.js";
 import type { Backend } from "../backends/backend.js";
 import { RequestTimeoutError } from "../errors.js";
-import type { ChatMessage, GenerateOptions, RequestOptions } from "../inference.js";
+import type { ChatMessage, EmbedOptions, GenerateOptions, RankOptions, RequestOptions } from "../inference.js";
 import type { DeviceInfo, LoadPlan, MemoryBudget, MemoryReport, ModelId, ModelInfo, ModelSource } from "../model.js";
 import { infoOf } from "../table/entry.js";
 import type { ModelTable } from "../table/model-table.js";
@@ -223,15 +223,15 @@ export class ModelManagerClient implements ModelManager {
     return this.#inference.streamChat(this.#take(id), messages, options);
   }
 
-  embed(id: ModelId, text: string, options?: RequestOptions) {
+  embed(id: ModelId, text: string, options?: EmbedOptions) {
     return this.#inference.embed(this.#take(id), text, options);
   }
 
-  embedMany(id: ModelId, texts: readonly string[], options?: RequestOptions) {
+  embedMany(id: ModelId, texts: readonly string[], options?: EmbedOptions) {
     return this.#inference.embedMany(this.#take(id), texts, options);
   }
 
-  rank(id: ModelId, query: string, documents: readonly string[], options?: RequestOptions) {
+  rank(id: ModelId, query: string, documents: readonly string[], options?: RankOptions) {
     return this.#inference.rank(this.#take(id), query, documents, options);
   }
 

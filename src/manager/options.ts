@@ -3,7 +3,7 @@ import { z } from "zod";
 import type { LoadOptions, ModelManagerEvents, ModelOptions, ModelSupervisorOptions, UnloadOptions } from "../api.js";
 import type { Sampling } from "../backends/backend.js";
 import { InvalidOptionError } from "../errors.js";
-import type { ChatMessage, GenerateOptions, RequestOptions } from "../inference.js";
+import type { ChatMessage, EmbedOptions, GenerateOptions, RankOptions, RequestOptions } from "../inference.js";
 import type { LoadSettings } from "../table/entry.js";
 import { isSize } from "./memory/size.js";
 import { check, nearest } from "./option-check.js";
@@ -82,6 +82,13 @@ const unloadOptions = object({ timeoutMs: milliseconds.optional(), force: flag.o
 const closeOptions = object({ timeoutMs: milliseconds.optional() });
 const requestShape = { signal: signal.optional(), timeoutMs: milliseconds.optional() };
 const requestOptions = object(requestShape);
+const rankOptions = object({ ...requestShape, truncate: flag.optional() });
+const embedOptions = object({
+  ...requestShape,
+  truncate: flag.optional(),
+  normalize: flag.optional(),
+  dimensions: whole(1, 2 ** 20).optional(),
+});
 const stopText = z.custom<string>(
   (value) => typeof value === "string" && value !== "" && value.isWellFormed(),
   "non-empty, well-formed strings",
@@ -215,6 +222,14 @@ export function checkCloseOptions(options: unknown): { timeoutMs: number } {
 
 export function checkRequestOptions(options: unknown): RequestOptions {
   return check(requestOptions, options, "options");
+}
+
+export function checkEmbedOptions(options: unknown): EmbedOptions {
+  return check(embedOptions, options, "options");
+}
+
+export function checkRankOptions(options: unknown): RankOptions {
+  return check(rankOptions, options, "options");
 }
 
 export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: RequestOptions } {

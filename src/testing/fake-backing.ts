@@ -3,7 +3,10 @@ import type {
   BackingExit,
   BackingRequest,
   Completion,
+  Embeddings,
   MemoryNeed,
+  Overflow,
+  Ranking,
   Sampling,
   StartSpec,
 } from "../backends/backend.js";
@@ -51,8 +54,9 @@ export class FakeBacking implements Backing {
     const has = (capability: Capability) => spec.profile.capabilities.includes(capability);
     if (has("generate")) this.generate = (prompt, sampling, request) => this.#generate(prompt, sampling, request);
     if (has("chat")) this.chat = (messages, sampling, request) => this.#generate(chatText(messages), sampling, request);
-    if (has("embed")) this.embed = (texts, request) => this.#embed(texts, request);
-    if (has("rank")) this.rank = (query, documents, request) => this.#rank(query, documents, request);
+    if (has("embed")) this.embed = (texts, overflow, request) => this.#embed(texts, overflow, request);
+    if (has("rank"))
+      this.rank = (query, documents, overflow, request) => this.#rank(query, documents, overflow, request);
   }
 
   get hasEnded(): boolean {
@@ -147,27 +151,34 @@ export class FakeBacking implements Backing {
     });
   }
 
-  #embed(texts: readonly string[], request: BackingRequest) {
+  #embed(texts: readonly string[], overflow: Overflow, request: BackingRequest): Promise<Embeddings> {
     const empty = texts.findIndex((text) => text === "");
     if (empty !== -1) return Promise.reject(new InvalidOptionError(`texts.${empty}`, "a non-empty text", ""));
     return this.#inSlot(request, async (signal) => {
+      const inputs = texts.map((text) => this.#fit(text, overflow));
       await this.#script.step("embed", signal);
-      return {
-        embeddings: texts.map(vectorOf),
-        promptTokens: texts.reduce((sum, text) => sum + words(text).length, 0),
-      };
+      return { embeddings: inputs.map(({ text }) => vectorOf(text)), ...countsOf(inputs) };
     });
   }
 
-  #rank(query: string, documents: readonly string[], request: BackingRequest) {
+  #rank(query: string, documents: readonly string[], overflow: Overflow, request: BackingRequest): Promise<Ranking> {
     return this.#inSlot(request, async (signal) => {
+      const inputs = documents.map((document) => this.#fit(document, overflow));
       await this.#script.step("rank", signal);
       const wanted = vectorOf(query);
-      const scores = documents.map((document) =>
-        vectorOf(document).reduce((sum, value, index) => sum + value * (wanted[index] ?? 0), 0),
-      );
-      return { scores, promptTokens: words(query).length };
+      const scores = inputs.map(({ text }) => cosine(vectorOf(text), wanted));
+      return { scores, ...countsOf(inputs) };
     });
+  }
+
+  /** A token is a word here. */
+  #fit(text: string, overflow: Overflow): { text: string; length: number; truncated: boolean } {
+    const { modelId, profile } = this.#spec;
+    const all = words(text);
+    if (all.length < profile.contextSize) return { text, length: all.length, truncated: false };
+    if (overflow === "refuse") throw new ContextLengthExceededError(modelId, profile.contextSize, all.length);
+    const kept = all.slice(0, profile.contextSize - 1);
+    return { text: kept.join(""), length: kept.length, truncated: true };
   }
 
   /** Runs when a slot is free, as a real backing does: bounded queue, first come first served, a crash ends it. */
@@ -214,6 +225,13 @@ export class FakeBacking implements Backing {
   }
 }
 
+function countsOf(inputs: readonly { readonly length: number; readonly truncated: boolean }[]) {
+  return {
+    truncated: inputs.map(({ truncated }) => truncated),
+    promptTokens: inputs.reduce((sum, { length }) => sum + length, 0),
+  };
+}
+
 /** Words with the space before them, so that joined they are the text again. */
 function words(text: string): string[] {
   return text.match(/\s*\S+|\s+$/g) ?? [];
@@ -229,13 +247,17 @@ function firstStop(text: string, stops: readonly string[]): number | undefined {
   return found.length === 0 ? undefined : Math.min(...found);
 }
 
-/** A vector of length 1 that depends on the letters of the text only. */
+/** How often each of some groups of letters occurs: a vector that depends on the letters of the text only. */
 function vectorOf(text: string): number[] {
   const counts = Array.from({ length: VECTOR_SIZE }, () => 0);
   for (const letter of text) {
     const index = (letter.codePointAt(0) ?? 0) % VECTOR_SIZE;
     counts[index] = (counts[index] ?? 0) + 1;
   }
-  const norm = Math.hypot(...counts) || 1;
-  return counts.map((count) => count / norm);
+  return counts;
+}
+
+function cosine(a: readonly number[], b: readonly number[]): number {
+  const product = a.reduce((sum, value, index) => sum + value * (b[index] ?? 0), 0);
+  return Math.min(1, product / (Math.hypot(...a) * Math.hypot(...b) || 1));
 }

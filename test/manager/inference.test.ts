@@ -328,6 +328,37 @@ describe("embed, embedMany and rank", () => {
     expect(await models.embedMany("e", [])).toMatchObject({ embeddings: [], truncated: [] });
   });
 
+  it("cut and scale vectors as they are asked to, and say what was cut to fit", async () => {
+    const { models } = await startTestSupervisor();
+    await models.load("e", "e.gguf", { capabilities: ["embed"], contextSize: 8 });
+    const whole = (await models.embed("e", "hello world")).embedding;
+
+    const cut = (await models.embed("e", "hello world", { dimensions: 4 })).embedding;
+    const raw = (await models.embed("e", "hello world", { dimensions: 4, normalize: false })).embedding;
+    const long = await models.embedMany("e", ["short", "one two three four five six seven eight nine"], {
+      truncate: true,
+    });
+
+    expect(Math.hypot(...whole)).toBeCloseTo(1);
+    expect(cut).toHaveLength(4);
+    expect(Math.hypot(...cut)).toBeCloseTo(1);
+    expect(Math.hypot(...raw)).toBeGreaterThan(1);
+    expect(cut).toEqual(raw.map((value) => value / Math.hypot(...raw)));
+    expect(long.truncated).toEqual([false, true]);
+    expect(await rejection(models.embed("e", "hello", { dimensions: 1000 }))).toMatchObject({
+      code: "invalid_option",
+      option: "dimensions",
+      expected: "at most 16, which is what this model gives",
+    });
+    expect(await rejection(models.embed("e", "one two three four five six seven eight"))).toMatchObject({
+      code: "context_length_exceeded",
+    });
+    expect(await rejection(models.embed("e", "hello", { dimension: 4, truncate: true } as object))).toMatchObject({
+      code: "invalid_option",
+      option: "dimension",
+    });
+  });
+
   it("rank documents best first, with their place in the question", async () => {
     const { models } = await startTestSupervisor();
     await models.load("r", "r.gguf", { capabilities: ["rank"] });

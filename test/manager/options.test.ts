@@ -1,11 +1,13 @@
 import { describe, expect, it } from "vitest";
 import {
   checkCloseOptions,
+  checkEmbedOptions,
   checkGenerateOptions,
   checkLoadOptions,
   checkMessages,
   checkModelId,
   checkNoModelOptions,
+  checkRankOptions,
   checkRequestOptions,
   checkSource,
   checkSupervisorOptions,
@@ -199,6 +201,13 @@ describe("other arguments", () => {
         [{ role: "user", content: "x", name: "y" }],
       ],
     ],
+    [
+      "embed options",
+      checkEmbedOptions,
+      [{}, { normalize: false, dimensions: 64, truncate: true, timeoutMs: 5 }],
+      [{ dimensions: 0 }, { dimensions: 1.5 }, { normalize: 1 }, { truncate: "end" }, { onOverflow: "stop" }],
+    ],
+    ["rank options", checkRankOptions, [{}, { truncate: true }], [{ dimensions: 4 }, { truncate: 1 }]],
     ["request options", checkRequestOptions, [{}, { timeoutMs: 5 }], [{ timeout: 5 }, null, { timeoutMs: "5" }]],
   ] as [string, (value: unknown) => unknown, unknown[], unknown[]][])(
     "take %s as it must be, and refuse it otherwise",

@@ -2,9 +2,9 @@
  * What needs no slot: embeddings and rankings on a standing context, one text at a time, and generation on a context
  * that is made for the call and given back after it.
  */
-import type { LlamaContext, LlamaEmbeddingContext, LlamaModel, LlamaRankingContext } from "node-llama-cpp";
+import type { LlamaContext, LlamaEmbeddingContext, LlamaModel, LlamaRankingContext, Token } from "node-llama-cpp";
 import { ContextLengthExceededError, InvalidOptionError, QueueFullError } from "../../errors.js";
-import type { BackingRequest, Completion } from "../backend.js";
+import type { BackingRequest, Completion, Embeddings, Overflow, Ranking } from "../backend.js";
 import { NO_CONTEXT_SHIFT } from "./generation.js";
 import { checkText } from "./sampling.js";
 import { SlotServer } from "./server-backing.js";
@@ -30,25 +30,24 @@ export class Embedder {
 
   async embed(
     texts: readonly string[],
+    overflow: Overflow,
     request: BackingRequest,
     signal: AbortSignal,
-  ): Promise<{ embeddings: number[][]; promptTokens: number }> {
+  ): Promise<Embeddings> {
     // All texts are checked before the first is evaluated: a list that must fail costs nothing.
     const inputs = texts.map((text) => {
       checkText("text", text);
       if (text === "") throw new InvalidOptionError("text", "a text that is not empty", text);
       const tokens = this.#context.model.tokenize(text);
       if (tokens.length === 0) throw new InvalidOptionError("text", "a text with something in it for this model", text);
-      const length = this.#context.calculateInputLength(tokens);
-      checkLength(this.#limits, length);
-      return { tokens, length };
+      return fit(this.#limits, tokens, overflow, (some) => this.#context.calculateInputLength(some));
     });
-    const embeddings: number[][] = [];
+    const embeddings: (readonly number[])[] = [];
     for (const { tokens } of inputs) {
       const { vector } = await inTurn(this.#turns, request, signal, () => this.#context.getEmbeddingFor(tokens));
-      embeddings.push(normalized(vector));
+      embeddings.push(vector);
     }
-    return { embeddings, promptTokens: inputs.reduce((sum, { length }) => sum + length, 0) };
+    return { embeddings, ...countsOf(inputs) };
   }
 }
 
@@ -66,24 +65,57 @@ export class Ranker {
   async rank(
     query: string,
     documents: readonly string[],
+    overflow: Overflow,
     request: BackingRequest,
     signal: AbortSignal,
-  ): Promise<{ scores: number[]; promptTokens: number }> {
+  ): Promise<Ranking> {
     checkText("query", query);
     if (query === "") throw new InvalidOptionError("query", "a text that is not empty", query);
-    let promptTokens = 0;
-    for (const document of documents) {
+    const { model } = this.#context;
+    const inputs = documents.map((document) => {
       checkText("documents", document);
-      const length = this.#context.calculateInputLength(query, document);
-      checkLength(this.#limits, length);
-      promptTokens += length;
-    }
+      // what a ranking context makes of a text itself
+      const tokens = model.tokenize(document, false, "trimLeadingSpace");
+      return fit(this.#limits, tokens, overflow, (some) => this.#context.calculateInputLength(query, some));
+    });
     const scores: number[] = [];
-    for (const document of documents) {
-      scores.push(await inTurn(this.#turns, request, signal, () => this.#context.rank(query, document)));
+    for (const { tokens } of inputs) {
+      scores.push(await inTurn(this.#turns, request, signal, () => this.#context.rank(query, tokens)));
     }
-    return { scores, promptTokens };
+    return { scores, ...countsOf(inputs) };
   }
+}
+
+/** A text as it is evaluated. */
+interface Input {
+  readonly tokens: Token[];
+  /** Tokens that the engine evaluates for it: those and its own. */
+  readonly length: number;
+  readonly truncated: boolean;
+}
+
+/** Cuts the tokens to what a context holds, if that is wanted. The engine needs one cell more than the text has tokens. */
+function fit(
+  { modelId, contextSize }: TextLimits,
+  tokens: Token[],
+  overflow: Overflow,
+  lengthOf: (tokens: Token[]) => number,
+): Input {
+  const length = lengthOf(tokens);
+  const tooMany = length - (contextSize - 1);
+  if (tooMany <= 0) return { tokens, length, truncated: false };
+  // what is left must be something: a query that fills the context by itself leaves no room for any document
+  if (overflow === "refuse" || tooMany >= tokens.length)
+    throw new ContextLengthExceededError(modelId, contextSize, length);
+  const cut = tokens.slice(0, tokens.length - tooMany);
+  return { tokens: cut, length: lengthOf(cut), truncated: true };
+}
+
+function countsOf(inputs: readonly Input[]): { truncated: boolean[]; promptTokens: number } {
+  return {
+    truncated: inputs.map(({ truncated }) => truncated),
+    promptTokens: inputs.reduce((sum, { length }) => sum + length, 0),
+  };
 }
 
 /** One text's evaluation, which cannot be interrupted: an abort is seen before it and after it. */
@@ -103,18 +135,6 @@ async function inTurn<Result>(
   } finally {
     end();
   }
-}
-
-/** The engine needs one cell more than the text has tokens. */
-function checkLength({ modelId, contextSize }: TextLimits, tokens: number): void {
-  if (tokens >= contextSize) throw new ContextLengthExceededError(modelId, contextSize, tokens);
-}
-
-/** To length 1; the engine's vectors are as long as they happen to be. */
-function normalized(vector: readonly number[]): number[] {
-  const length = Math.hypot(...vector);
-  if (!(length > 0 && Number.isFinite(length))) throw new Error("The engine gave a vector without a direction");
-  return vector.map((value) => value / length);
 }
 
 export interface TransientGenerationOptions {

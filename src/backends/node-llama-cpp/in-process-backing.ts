@@ -1,7 +1,16 @@
 /** One live model in this process: its calls, what it holds, and its end, which comes once and in one order. */
 import type { LlamaModel, Token } from "node-llama-cpp";
 import { BackingCrashedError, InvalidOptionError, RequestAbortedError } from "../../errors.js";
-import type { Backing, BackingExit, BackingRequest, Completion, MemoryNeed, Sampling, StartSpec } from "../backend.js";
+import type {
+  Backing,
+  BackingExit,
+  BackingRequest,
+  Completion,
+  MemoryNeed,
+  Overflow,
+  Sampling,
+  StartSpec,
+} from "../backend.js";
 import { PromptMaker, type Prompt } from "./chat-prompt.js";
 import type { ContextBytes } from "./contexts.js";
 import type { Embedder, Ranker } from "./direct-backing.js";
@@ -88,12 +97,12 @@ export class InProcessBacking {
           generate(sampling, request, () => prompts.fromMessages(messages)),
       }),
       ...(embedder && {
-        embed: (texts: readonly string[], request: BackingRequest) =>
-          this.#intake.run(request, (signal) => embedder.embed(texts, request, signal)),
+        embed: (texts: readonly string[], overflow: Overflow, request: BackingRequest) =>
+          this.#intake.run(request, (signal) => embedder.embed(texts, overflow, request, signal)),
       }),
       ...(ranker && {
-        rank: (query: string, documents: readonly string[], request: BackingRequest) =>
-          this.#intake.run(request, (signal) => ranker.rank(query, documents, request, signal)),
+        rank: (query: string, documents: readonly string[], overflow: Overflow, request: BackingRequest) =>
+          this.#intake.run(request, (signal) => ranker.rank(query, documents, overflow, request, signal)),
       }),
       tokenize: (text) => this.#tokenize(text),
       detokenize: (tokens) => this.#detokenize(tokens),

@@ -219,7 +219,7 @@ describe("dispose", () => {
     const others = [
       generate().catch(note("other")),
       generate().catch(note("queued")),
-      method(backing, "embed")(Array<string>(500).fill("hello"), request()).catch(note("embed")),
+      method(backing, "embed")(Array<string>(500).fill("hello"), "refuse", request()).catch(note("embed")),
     ];
     await running;
 
