@@ -9,6 +9,7 @@ import { InvalidModelFileError, InvalidOptionError, SourceUnavailableError } fro
 import type { Capability, ModelSource } from "../../model.js";
 import type { EngineOptions, ResolvedModel } from "../backend.js";
 import { GgufFormatError, readGgufHeader, type GgufHeader } from "./gguf-header.js";
+import { metadataProblem } from "./gguf-metadata.js";
 import { factsOf } from "./model-facts.js";
 
 /** A file as it was when it was checked. */
@@ -82,6 +83,8 @@ export async function resolveGgufModel(
     throw new InvalidModelFileError(first.path, `its header cannot be read (${messageOf(cause)})`, cause);
   });
   const model = new GgufModel(source, [first, ...rest], info);
+  const problem = metadataProblem(info, headers[0]?.arrayLengths ?? new Map());
+  if (problem !== undefined) throw new InvalidModelFileError(first.path, problem);
   checkContextSize(model, options.contextSize);
   return model;
 }

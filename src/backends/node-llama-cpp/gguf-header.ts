@@ -11,6 +11,8 @@ export interface GgufHeader {
   /** `split.count`; 0 or 1 for a file that is not part of a set. */
   readonly splitCount: number;
   readonly tensorCount: number;
+  /** Lengths of the arrays in the metadata, by key. */
+  readonly arrayLengths: ReadonlyMap<string, number>;
 }
 
 /** Something in the file contradicts the format or the file's size; the message says what. */
@@ -72,10 +74,16 @@ export async function readGgufHeader(file: FileHandle, size: number, signal: Abo
   const valueCount = await reader.count("number of metadata values", 13);
 
   const values = new Map<string, string | number>();
+  const arrayLengths = new Map<string, number>();
   for (let index = 0; index < valueCount; index++) {
     const key = await reader.string(`name of metadata value ${index + 1} of ${valueCount}`);
-    const value = await readValue(reader, await reader.u32(`type of "${key}"`), key);
-    if (value !== undefined) values.set(key, value);
+    if (!isName(key)) throw new GgufFormatError(`metadata value ${index + 1} of ${valueCount} has no proper name`);
+    const type = await reader.u32(`type of "${key}"`);
+    if (type === ARRAY) arrayLengths.set(key, await skipArray(reader, key, 0));
+    else {
+      const value = await readValue(reader, type, key);
+      if (value !== undefined) values.set(key, value);
+    }
   }
 
   const infos = [];
@@ -97,7 +105,13 @@ export async function readGgufHeader(file: FileHandle, size: number, signal: Abo
     architecture: typeof architecture === "string" ? architecture : undefined,
     splitCount: numberOf(values.get("split.count")),
     tensorCount,
+    arrayLengths,
   };
+}
+
+/** Native strings end at a NUL; what they call nothing must have a name. */
+function isName(text: string): boolean {
+  return text !== "" && !text.includes("\0");
 }
 
 async function checkMagic(reader: BoundedReader, size: number): Promise<void> {
@@ -115,10 +129,6 @@ async function checkMagic(reader: BoundedReader, size: number): Promise<void> {
 async function readValue(reader: BoundedReader, type: number, key: string): Promise<string | number | undefined> {
   const what = `value of "${key}"`;
   if (type === STRING) return reader.string(what);
-  if (type === ARRAY) {
-    await skipArray(reader, key, 0);
-    return undefined;
-  }
   const bytes = VALUE_BYTES[type];
   if (bytes === undefined) throw new GgufFormatError(`"${key}" has the unknown type ${type}`);
   const value = await reader.bytes(bytes, what);
@@ -127,22 +137,27 @@ async function readValue(reader: BoundedReader, type: number, key: string): Prom
   return type === 10 ? Number(value.readBigUInt64LE()) : undefined;
 }
 
-async function skipArray(reader: BoundedReader, key: string, depth: number): Promise<void> {
+/** Returns how many elements there are. */
+async function skipArray(reader: BoundedReader, key: string, depth: number): Promise<number> {
   const type = await reader.u32(`type of the array "${key}"`);
   const bytes = VALUE_BYTES[type];
   const count = await reader.count(`length of the array "${key}"`, bytes ?? 8);
   if (count > MAX_ELEMENTS)
     throw new GgufFormatError(`the array "${key}" has ${count} elements, more than any model needs`);
-  if (bytes !== undefined) return reader.skip(bytes * count, `array "${key}"`);
+  if (bytes !== undefined) {
+    reader.skip(bytes * count, `array "${key}"`);
+    return count;
+  }
   if ((type !== STRING && type !== ARRAY) || depth > 3)
     throw new GgufFormatError(`the array "${key}" has the unknown type ${type}`);
-  if (type === STRING) return reader.skipStrings(count, `array "${key}"`);
-  for (let index = 0; index < count; index++) await skipArray(reader, key, depth + 1);
+  if (type === STRING) await reader.skipStrings(count, `array "${key}"`);
+  else for (let index = 0; index < count; index++) await skipArray(reader, key, depth + 1);
+  return count;
 }
 
 async function readTensorInfo(reader: BoundedReader, what: string) {
   const name = await reader.string(`name of ${what}`);
-  if (name === "") throw new GgufFormatError(`${what} has no name`);
+  if (!isName(name)) throw new GgufFormatError(`${what} has no proper name`);
   const dimensionCount = await reader.u32(`dimensions of tensor "${name}"`);
   if (dimensionCount > MAX_DIMENSIONS) throw new GgufFormatError(`tensor "${name}" has ${dimensionCount} dimensions`);
   const dimensions: number[] = [];

@@ -129,7 +129,7 @@ describe("resolve", () => {
 
     await expect(resolve(file)).rejects.toMatchObject({
       code: "invalid_model_file",
-      detail: expect.stringContaining("has no name"),
+      detail: expect.stringContaining("has no proper name"),
     });
   });
 
