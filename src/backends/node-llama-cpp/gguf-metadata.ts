@@ -80,7 +80,7 @@ function headProblem(architecture: string, width: unknown, heads: unknown, kvHea
 
 /** A number above 0; some architectures have one for each layer, of which a few may be 0. */
 function isPositive(value: unknown): boolean {
-  if (Array.isArray(value)) return value.length > 0 && value.some(isPositive);
+  if (Array.isArray(value)) return value.some(isPositive);
   return typeof value === "number" && Number.isFinite(value) && value > 0;
 }
 
