@@ -112,6 +112,7 @@ export class InProcessBacking {
     const { modelId, profile } = this.#spec;
     return this.#intake.run(request, async (signal) => {
       if (generation === undefined) throw new TypeError("This backing has no context to generate in");
+      // without a grammar nothing is awaited: the request is in the queue by then
       const isFree = sampling.jsonSchema === undefined && sampling.grammar === undefined;
       const structure = isFree ? undefined : await structureOf(this.#model, sampling);
       const prompt = await makePrompt();
