@@ -29,6 +29,17 @@ export interface SamplingOptions {
   readonly stop?: string | readonly string[] | undefined;
   /** Makes the last 64 tokens less likely to come again; 1 (the default) is off. */
   readonly repeatPenalty?: number | undefined;
+  /**
+   * The text is JSON that obeys this schema. In it: `type` (`object`, `array`, `string`, `number`, `integer`, `boolean`,
+   * `null`), `properties` (each is written, in this order), `additionalProperties` (default false), `required`, `items`,
+   * `prefixItems`, `enum`, `const`, `oneOf`, `$ref` to `$defs`, lengths and counts, `format` of dates and times. Other
+   * keywords are refused, for they would have no effect.
+   * Text that `maxTokens` cuts is closed to valid JSON, which need not obey the schema; its `finishReason` is `length`.
+   * Text that ends at one of `stop` is not closed.
+   */
+  readonly jsonSchema?: Readonly<Record<string, unknown>> | undefined;
+  /** The text is one of this grammar (GBNF, at most 64 KiB), or the beginning of one if it is cut. Not beside `jsonSchema`. */
+  readonly grammar?: string | undefined;
 }
 
 /** Options of `generate`, `stream`, `chat` and `streamChat`. */

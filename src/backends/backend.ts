@@ -118,6 +118,10 @@ export interface Sampling {
   readonly seed: number | undefined;
   readonly stop: readonly string[];
   readonly repeatPenalty: number;
+  /** As the caller gave it. Refused with `invalid_option` before anything runs, if the engine cannot honour all of it. */
+  readonly jsonSchema?: Readonly<Record<string, unknown>> | undefined;
+  /** GBNF text, likewise. Never beside `jsonSchema`. */
+  readonly grammar?: string | undefined;
 }
 
 export interface Completion {

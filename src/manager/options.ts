@@ -103,6 +103,16 @@ const generateOptions = object({
   seed: whole(0, 2 ** 32 - 1).optional(),
   stop: z.union([stopText, z.array(stopText).max(16)], { error: "a non-empty string or up to 16 of them" }).optional(),
   repeatPenalty: number(0.01, 100).optional(),
+  // what a schema may hold is for the backend to say
+  jsonSchema: instance(
+    (value): value is Readonly<Record<string, unknown>> =>
+      typeof value === "object" && value !== null && !Array.isArray(value),
+    "a JSON schema object",
+  ).optional(),
+  grammar: instance(
+    (value): value is string => typeof value === "string" && value.trim() !== "" && value.isWellFormed(),
+    "GBNF text",
+  ).optional(),
 });
 
 const memoryBudget = z.union(
@@ -234,6 +244,8 @@ export function checkRankOptions(options: unknown): RankOptions {
 
 export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: RequestOptions } {
   const { signal, timeoutMs, stop, ...given }: GenerateOptions = check(generateOptions, options, "options");
+  if (given.jsonSchema !== undefined && given.grammar !== undefined)
+    throw new InvalidOptionError("grammar", "no grammar beside jsonSchema", given.grammar);
   return {
     request: { signal, timeoutMs },
     sampling: {
@@ -245,6 +257,8 @@ export function checkGenerateOptions(options: unknown): { sampling: Sampling; re
       seed: given.seed,
       stop: stop === undefined ? [] : typeof stop === "string" ? [stop] : stop,
       repeatPenalty: given.repeatPenalty ?? 1,
+      jsonSchema: given.jsonSchema,
+      grammar: given.grammar,
     },
   };
 }

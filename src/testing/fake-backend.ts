@@ -21,7 +21,7 @@ export interface FakeModel extends Partial<MemoryNeed> {
   /** Default: generate and chat, as far as supported; else all of `supports`. */
   readonly defaultCapabilities?: readonly Capability[];
   readonly trainedContextSize?: number;
-  /** What it answers. Default: "one two three four five six seven eight". */
+  /** What it answers, whatever a request's `jsonSchema` or `grammar` says. Default: "one two three four five six seven eight". */
   readonly reply?: string | ((prompt: string) => string);
   /** What the engine reports after the load. Default: what was estimated. */
   readonly measured?: Partial<MemoryNeed>;

@@ -144,6 +144,8 @@ describe("sampling options", () => {
       seed: undefined,
       stop: [],
       repeatPenalty: 1,
+      jsonSchema: undefined,
+      grammar: undefined,
     });
   });
 
@@ -156,12 +158,21 @@ describe("sampling options", () => {
     ["seed", [0, 2 ** 32 - 1], [-1, 2 ** 32, 0.5]],
     ["stop", ["x", ["a", "b"], []], ["", [""], [1], "\uD800", Array.from({ length: 17 }, () => "x")]],
     ["repeatPenalty", [1, 1.1], [0, -1, Number.NaN]],
+    ["jsonSchema", [{ type: "string" }, {}], ["{}", [], null, 1]],
+    ["grammar", ['root ::= "a"'], ["", " ", 1, "\uD800", {}]],
     ["timeoutMs", [0, 1000, Infinity], [-1, Number.NaN, 2 ** 31]],
     ["signal", [new AbortController().signal], [{}]],
   ])("take %s as it must be, and refuse it otherwise", (name, good, bad) => {
     for (const value of good) expect(outcome(() => checkGenerateOptions({ [name]: value }))).toHaveProperty("sampling");
     for (const value of bad)
       expect(outcome(() => checkGenerateOptions({ [name]: value }))).toMatchObject({ code: "invalid_option" });
+  });
+
+  it("take a JSON schema or a grammar, not both", () => {
+    const both = { jsonSchema: { type: "string" }, grammar: 'root ::= "a"' };
+
+    expect(outcome(() => checkGenerateOptions(both))).toEqual(refused("grammar"));
+    expect(checkGenerateOptions({ jsonSchema: both.jsonSchema }).sampling.jsonSchema).toBe(both.jsonSchema);
   });
 });
 

@@ -1,6 +1,7 @@
 /** Creates the engine's contexts of a model, and tells what they hold. */
 import type { LlamaContext, LlamaEmbeddingContext, LlamaModel, LlamaRankingContext } from "node-llama-cpp";
 import type { ContextPlan } from "./context-plan.js";
+import { guardSampling } from "./sampling-guard.js";
 
 /** What a context holds, in bytes. */
 export interface ContextBytes {
@@ -14,8 +15,12 @@ export interface ContextBytes {
  * (measured on 3.21.1 and 3.22.1). So the creation is waited for, which takes milliseconds, and the context disposed.
  */
 
-export function createGenerationContext(model: LlamaModel, plan: ContextPlan, threads: number): Promise<LlamaContext> {
-  return model.createContext({
+export async function createGenerationContext(
+  model: LlamaModel,
+  plan: ContextPlan,
+  threads: number,
+): Promise<LlamaContext> {
+  const context = await model.createContext({
     contextSize: plan.contextSize,
     sequences: plan.sequences,
     batchSize: plan.batchSize,
@@ -23,6 +28,13 @@ export function createGenerationContext(model: LlamaModel, plan: ContextPlan, th
     // Never a smaller context than was asked for and paid for.
     failedCreationRemedy: false,
   });
+  try {
+    guardSampling(context);
+  } catch (error) {
+    await context.dispose();
+    throw error;
+  }
+  return context;
 }
 
 export function createEmbeddingContext(

@@ -5,12 +5,15 @@ import type { BackingRequest, Sampling } from "../backend.js";
 import type { Prompt } from "./chat-prompt.js";
 import { allowedTokens, checkText, engineSampling, PUNISHED_TOKENS } from "./sampling.js";
 import type { Job } from "./slot-run.js";
+import type { Structure } from "./structured-output.js";
 
 export interface GenerationCall {
   readonly modelId: string;
   readonly contextSize: number;
   readonly prompt: Prompt;
   readonly sampling: Sampling;
+  /** Made from the sampling's `jsonSchema` or `grammar`. */
+  readonly structure: Structure | undefined;
   readonly request: BackingRequest;
   readonly signal: AbortSignal;
   readonly submittedAt: number;
@@ -18,7 +21,7 @@ export interface GenerationCall {
 
 /** @throws ContextLengthExceededError, InvalidOptionError */
 export function makeJob(model: LlamaModel, call: GenerationCall): Job {
-  const { prompt, sampling } = call;
+  const { prompt, sampling, structure } = call;
   for (const stop of sampling.stop) {
     if (stop === "") throw new InvalidOptionError("stop", "strings that are not empty", stop);
     checkText("stop", stop);
@@ -29,11 +32,19 @@ export function makeJob(model: LlamaModel, call: GenerationCall): Job {
     signal: call.signal,
     submittedAt: call.submittedAt,
     tokens: prompt.tokens,
-    textBefore: prompt.isContinued ? prompt.tokens : [],
+    textBefore: prompt.isContinued || structure !== undefined ? prompt.tokens : [],
     maxTokens: allowedTokens(call.modelId, sampling, prompt.tokens.length, call.contextSize),
-    stopTokens: prompt.stopTokens,
-    stopTexts: [...sampling.stop.map((text) => ({ text, byUser: true })), ...prompt.stopTexts],
-    sampling: engineSampling(sampling, punishable),
+    // With a grammar the text ends where the grammar does; before that, an end of turn is a part of the text.
+    stopTokens: structure === undefined ? prompt.stopTokens : new Set(),
+    stopTexts: [
+      ...sampling.stop.map((text) => ({ text, byUser: true })),
+      ...(structure === undefined ? prompt.stopTexts : []),
+    ],
+    sampling: {
+      ...engineSampling(sampling, punishable),
+      ...(structure && { grammarEvaluationState: structure.state }),
+    },
+    structure: structure && (structure.isJson ? "json" : "grammar"),
     punishable,
   };
 }

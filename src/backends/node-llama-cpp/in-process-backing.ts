@@ -19,6 +19,7 @@ import { makeJob } from "./generation.js";
 import { Intake } from "./intake.js";
 import { checkText } from "./sampling.js";
 import type { Job } from "./slot-run.js";
+import { structureOf } from "./structured-output.js";
 
 /** What serves the calls; a part for each context of the plan. */
 export interface BackingParts {
@@ -120,8 +121,12 @@ export class InProcessBacking {
     const { modelId, profile } = this.#spec;
     return this.#intake.run(request, async (signal) => {
       if (generation === undefined) throw new TypeError("This backing has no context to generate in");
+      // without a grammar nothing is awaited: the request is in the queue by then
+      const isFree = sampling.jsonSchema === undefined && sampling.grammar === undefined;
+      const structure = isFree ? undefined : await structureOf(this.#model, sampling);
       const prompt = await makePrompt();
-      const call = { modelId, contextSize: profile.contextSize, prompt, sampling, request, signal, submittedAt };
+      const { contextSize } = profile;
+      const call = { modelId, contextSize, prompt, sampling, structure, request, signal, submittedAt };
       return generation.submit(makeJob(this.#model, call));
     });
   }

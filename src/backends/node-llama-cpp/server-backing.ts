@@ -42,6 +42,7 @@ export class SlotServer {
   readonly #queue: SlotQueue<Ticket>;
   readonly #slots: Slot[];
   readonly #pieces: PieceCache;
+  readonly #structuredPieces: PieceCache;
   #isTurning = false;
   #broken: { readonly cause: unknown } | undefined;
 
@@ -55,6 +56,7 @@ export class SlotServer {
       run: undefined,
     }));
     this.#pieces = new PieceCache(options.detokenizer);
+    this.#structuredPieces = new PieceCache(options.detokenizer, true);
   }
 
   /** Jobs that wait for a slot. */
@@ -122,7 +124,8 @@ export class SlotServer {
   #letIn(): SlotRun[] {
     return this.#slots.flatMap((slot) => {
       if (slot.ticket === undefined) return [];
-      slot.run ??= new SlotRun(slot.ticket.job, slot.sequence, this.#pieces);
+      const { job } = slot.ticket;
+      slot.run ??= new SlotRun(job, slot.sequence, job.structure === undefined ? this.#pieces : this.#structuredPieces);
       return [slot.run];
     });
   }

@@ -2,7 +2,10 @@
 import type { LlamaContextSequence, SequenceEvaluateOptions, Token } from "node-llama-cpp";
 import type { FinishReason } from "../../inference.js";
 import type { BackingRequest, Completion } from "../backend.js";
+import { isNoTokenError } from "./sampling-guard.js";
 import type { Progress, Work } from "./scheduler.js";
+import { InvalidOptionError } from "../../errors.js";
+import { closeJson } from "./close-json.js";
 import { StopScanner, TokenText, type PieceCache, type StopText } from "./text.js";
 
 /** What is used of the engine's sequence; a test's double has no more. */
@@ -26,6 +29,8 @@ export interface Job {
   readonly sampling: SequenceEvaluateOptions;
   /** What the sampling's repeat penalty reads; the run adds each token it samples. */
   readonly punishable: Token[];
+  /** The sampling has a grammar: special tokens are text as the grammar saw it, and JSON that is cut is closed. */
+  readonly structure: "json" | "grammar" | undefined;
 }
 
 export class SlotRun {
@@ -88,8 +93,16 @@ export class SlotRun {
       }
     } catch (error) {
       this.#iterator = undefined;
-      this.#failure = { error };
+      this.#failure = { error: this.#asCallersError(error) };
     }
+  }
+
+  /** No token is left where the grammar goes on: its author is to be told, not the engine blamed. */
+  #asCallersError(error: unknown): unknown {
+    const { structure } = this.job;
+    if (structure === undefined || !isNoTokenError(error)) return error;
+    const expected = `what this model's vocabulary can spell; no token fits after ${JSON.stringify(this.#completionText)}`;
+    return new InvalidOptionError(structure === "json" ? "jsonSchema" : "grammar", expected, "another text");
   }
 
   /** What was sampled in the step becomes text and goes to the caller. */
@@ -135,6 +148,8 @@ export class SlotRun {
     const { text, stop } = this.#stops.push(this.#text.end());
     this.#give(text);
     if (stop === undefined) this.#give(this.#stops.end());
+    if (stop === undefined && reason === "length" && this.job.structure === "json")
+      this.#give(closeJson(this.#completionText));
     this.#complete(stop?.byUser === true ? "stop-sequence" : stop === undefined ? reason : "stop");
   }
 

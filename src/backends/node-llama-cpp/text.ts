@@ -21,9 +21,12 @@ const MAX_HELD_TOKENS = 32;
 export class PieceCache {
   readonly #pieces = new Map<Token, string>();
   readonly #detokenizer: Detokenizer;
+  readonly #specialTokens: boolean;
 
-  constructor(detokenizer: Detokenizer) {
+  /** `specialTokens`: they have text too. */
+  constructor(detokenizer: Detokenizer, specialTokens = false) {
     this.#detokenizer = detokenizer;
+    this.#specialTokens = specialTokens;
   }
 
   /**
@@ -33,10 +36,10 @@ export class PieceCache {
   textOf(tokens: readonly Token[], last: readonly Token[], lastIsPlain: boolean): string {
     const [token] = tokens;
     const isCacheable = tokens.length === 1 && lastIsPlain && token !== undefined;
-    if (!isCacheable) return this.#detokenizer.detokenize(tokens, false, last);
+    if (!isCacheable) return this.#detokenizer.detokenize(tokens, this.#specialTokens, last);
     const known = this.#pieces.get(token);
     if (known !== undefined) return known;
-    const piece = this.#detokenizer.detokenize(tokens, false, last);
+    const piece = this.#detokenizer.detokenize(tokens, this.#specialTokens, last);
     if (isPlain(piece)) this.#pieces.set(token, piece);
     return piece;
   }

@@ -98,6 +98,7 @@ function job(
     stopTexts: [],
     sampling: {},
     punishable: [],
+    structure: undefined,
   };
 }
 
