@@ -86,6 +86,7 @@ const stopText = z.custom<string>(
   (value) => typeof value === "string" && value !== "" && value.isWellFormed(),
   "non-empty, well-formed strings",
 );
+const SCOPE = "a string of at most 200 characters";
 const generateOptions = object({
   ...requestShape,
   maxTokens: whole(1).optional(),
@@ -96,6 +97,7 @@ const generateOptions = object({
   seed: whole(0, 2 ** 32 - 1).optional(),
   stop: z.union([stopText, z.array(stopText).max(16)], { error: "a non-empty string or up to 16 of them" }).optional(),
   repeatPenalty: number(0.01, 100).optional(),
+  scope: z.string({ error: SCOPE }).max(200, { error: SCOPE }).optional(),
 });
 
 const memoryBudget = z.union(
@@ -213,14 +215,17 @@ export function checkCloseOptions(options: unknown): { timeoutMs: number } {
   return { timeoutMs: check(closeOptions, options, "options").timeoutMs ?? 10_000 };
 }
 
+/** What {@link GenerateOptions} say about the request itself. */
+export type ScopedRequestOptions = RequestOptions & Pick<GenerateOptions, "scope">;
+
 export function checkRequestOptions(options: unknown): RequestOptions {
   return check(requestOptions, options, "options");
 }
 
-export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: RequestOptions } {
-  const { signal, timeoutMs, stop, ...given }: GenerateOptions = check(generateOptions, options, "options");
+export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: ScopedRequestOptions } {
+  const { signal, timeoutMs, scope, stop, ...given }: GenerateOptions = check(generateOptions, options, "options");
   return {
-    request: { signal, timeoutMs },
+    request: { signal, timeoutMs, scope },
     sampling: {
       maxTokens: given.maxTokens,
       temperature: given.temperature ?? 0.8,

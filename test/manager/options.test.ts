@@ -154,6 +154,7 @@ describe("sampling options", () => {
     ["seed", [0, 2 ** 32 - 1], [-1, 2 ** 32, 0.5]],
     ["stop", ["x", ["a", "b"], []], ["", [""], [1], "\uD800", Array.from({ length: 17 }, () => "x")]],
     ["repeatPenalty", [1, 1.1], [0, -1, Number.NaN]],
+    ["scope", ["", "user 7", "x".repeat(200)], ["x".repeat(201), 7, null]],
     ["timeoutMs", [0, 1000, Infinity], [-1, Number.NaN, 2 ** 31]],
     ["signal", [new AbortController().signal], [{}]],
   ])("take %s as it must be, and refuse it otherwise", (name, good, bad) => {

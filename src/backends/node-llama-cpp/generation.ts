@@ -29,6 +29,7 @@ export function makeJob(model: LlamaModel, call: GenerationCall): Job {
     signal: call.signal,
     submittedAt: call.submittedAt,
     tokens: prompt.tokens,
+    scope: call.request.scope ?? "",
     textBefore: prompt.isContinued ? prompt.tokens : [],
     maxTokens: allowedTokens(call.modelId, sampling, prompt.tokens.length, call.contextSize),
     stopTokens: prompt.stopTokens,

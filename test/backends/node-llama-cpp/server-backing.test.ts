@@ -21,14 +21,20 @@ class FakeEngine {
   sequences = 0;
   cannotClear = new Set<number>();
   cannotMake = false;
+  /** As of a model whose state cannot be cut. */
+  needsCheckpoints = false;
   /** Holds every step until it is opened. */
-  gate: Promise<void> = Promise.resolve();
+  gate: Gate | undefined;
   #step: { ids: number[]; result: Promise<void> } | undefined;
 
   readonly newSequence = (): Sequence => {
     if (this.cannotMake) throw new Error("no sequence left");
     const name = this.sequences++;
-    const evaluateTogether = (ids: readonly Token[]) => this.evaluateTogether(ids);
+    let held: Token[] = [];
+    const evaluateTogether = async (ids: readonly Token[]) => {
+      await this.evaluateTogether(ids);
+      held = [...held, ...ids];
+    };
     async function* evaluate(prompt: readonly Token[]): AsyncGenerator<Token, void, void | Token | Token[]> {
       let next = prompt;
       for (;;) {
@@ -39,13 +45,23 @@ class FakeEngine {
         next = [letter];
       }
     }
+    const eraseFrom = async (start: number) => {
+      if (this.cannotClear.has(name)) throw new Error("cannot clear");
+      held = held.slice(0, start);
+      this.events.push(start === 0 ? `${name} cleared` : `${name} cut to ${start}`);
+    };
     return {
       evaluate,
-      evaluateWithoutGeneratingNewTokens: (slice) => this.evaluateTogether(slice),
-      clearHistory: async () => {
-        if (this.cannotClear.has(name)) throw new Error("cannot clear");
-        this.events.push(`${name} cleared`);
+      evaluateWithoutGeneratingNewTokens: evaluateTogether,
+      get contextTokens() {
+        return held;
       },
+      get nextTokenIndex() {
+        return held.length;
+      },
+      needsCheckpoints: this.needsCheckpoints,
+      eraseContextTokenRanges: async ([range]) => eraseFrom(range?.start ?? Number.NaN),
+      clearHistory: () => eraseFrom(0),
       dispose: async () => {
         this.events.push(`${name} disposed`);
       },
@@ -56,7 +72,7 @@ class FakeEngine {
     if (this.#step === undefined) {
       const step: { ids: number[]; result: Promise<void> } = { ids: [], result: Promise.resolve() };
       step.result = new Promise((resolve) => setImmediate(resolve)).then(async () => {
-        await this.gate;
+        await this.gate?.enter();
         this.#step = undefined;
         this.events.push(`step of ${step.ids.length}`);
         if (step.ids.includes(BAD)) throw new Error("Eval has failed");
@@ -84,7 +100,13 @@ function serve(options: { slots?: number; maxQueue?: number; engine?: FakeEngine
 }
 
 function job(
-  options: { prompt?: Token[]; maxTokens?: number; signal?: AbortSignal; onText?: (text: string) => void } = {},
+  options: {
+    prompt?: Token[];
+    scope?: string;
+    maxTokens?: number;
+    signal?: AbortSignal;
+    onText?: (text: string) => void;
+  } = {},
 ): Job {
   const signal = options.signal ?? new AbortController().signal;
   return {
@@ -92,6 +114,7 @@ function job(
     signal,
     submittedAt: 0,
     tokens: options.prompt ?? tokens(1, 2, 3),
+    scope: options.scope ?? "",
     textBefore: [],
     maxTokens: options.maxTokens ?? 3,
     stopTokens: new Set(),
@@ -126,16 +149,16 @@ describe("SlotServer", () => {
     ]);
   });
 
-  it("clears a slot before the next job has it, and settles a job after that", async () => {
+  it("settles a job when its slot is quiet, and clears the slot for a next one that begins otherwise", async () => {
     const { engine, server } = serve({ slots: 1 });
     const note = (name: string) => () => void engine.events.push(name);
 
     await Promise.all([
       server.submit(job({ maxTokens: 1 })).then(note("first done")),
-      server.submit(job({ maxTokens: 1 })).then(note("second done")),
+      server.submit(job({ maxTokens: 1, prompt: tokens(4) })).then(note("second done")),
     ]);
 
-    expect(engine.events).toEqual(["step of 3", "0 cleared", "first done", "step of 3", "0 cleared", "second done"]);
+    expect(engine.events).toEqual(["step of 3", "0 cleared", "first done", "step of 1", "second done"]);
   });
 
   it("fails only the request that is to blame when a batch fails", async () => {
@@ -171,14 +194,16 @@ describe("SlotServer", () => {
 
     await server.submit(job());
 
-    await expect(server.submit(job())).resolves.toMatchObject({ text: "AAA" });
+    await expect(server.submit(job())).resolves.toMatchObject({ text: "AAA", usage: { cachedTokens: 0 } });
     expect(engine.events).toContain("0 disposed");
-    expect(engine.events).toContain("1 cleared");
+    await expect(server.submit(job())).resolves.toMatchObject({ text: "AAA", usage: { cachedTokens: 2 } });
+    expect(engine.events).toContain("1 cut to 2");
     expect(broken).toEqual([]);
   });
 
   it("breaks, and rejects all that it has, when it can get no clean sequence", async () => {
     const { engine, server, broken } = serve({ slots: 1 });
+    await server.submit(job());
     engine.cannotClear.add(0);
     engine.cannotMake = true;
 
@@ -192,7 +217,7 @@ describe("SlotServer", () => {
   it("lets a queued job leave at once, and a running one after the step, each with the signal's reason", async () => {
     const { engine, server } = serve({ slots: 1 });
     const gate = new Gate();
-    engine.gate = gate.enter();
+    engine.gate = gate;
     const [running, waiting] = [new AbortController(), new AbortController()];
     const first = server.submit(job({ signal: running.signal, maxTokens: 1000 }));
     const second = server.submit(job({ signal: waiting.signal }));
@@ -204,7 +229,7 @@ describe("SlotServer", () => {
     gate.open();
 
     await expect(first).rejects.toBe("first left");
-    expect(engine.events).toEqual(["step of 3", "0 cleared"]);
+    expect(engine.events).toEqual(["step of 3"]);
   });
 
   it("turns away what does not fit into the queue, with the numbers", async () => {
@@ -234,5 +259,99 @@ describe("SlotServer", () => {
     await Promise.all([again(40), again(41), again(42)]);
 
     expect(done).toBe(126);
+  });
+});
+
+describe("prefix reuse", () => {
+  const steps = ({ events }: FakeEngine) => events.filter((event) => event.startsWith("step"));
+  const cached = async (server: SlotServer, ...jobs: Job[]) => {
+    const counts = [];
+    for (const each of jobs) counts.push((await server.submit(each)).usage.cachedTokens);
+    return counts;
+  };
+
+  it("evaluates only what the slot does not hold, and counts the whole prompt", async () => {
+    const { engine, server } = serve();
+    await server.submit(job({ prompt: tokens(1, 2, 3), maxTokens: 2 }));
+
+    // The second "A" has been sampled, but not been evaluated: it is not in the cache.
+    const { usage } = await server.submit(job({ prompt: tokens(1, 2, 3, LETTER, LETTER, 4), maxTokens: 1 }));
+
+    expect(usage).toEqual({ promptTokens: 6, completionTokens: 1, cachedTokens: 4 });
+    expect(engine.events).toEqual(["step of 3", "step of 1", "step of 2"]);
+  });
+
+  it("evaluates the last token of a prompt that it knows to the end", async () => {
+    const { engine, server } = serve({ slots: 1 });
+
+    expect(await cached(server, job(), job())).toEqual([0, 2]);
+    expect(engine.events).toContain("0 cut to 2");
+    expect(steps(engine).filter((step) => step === "step of 3")).toHaveLength(1);
+  });
+
+  it("punishes the same tokens as a cold run", async () => {
+    const { server } = serve({ slots: 1 });
+    const [cold, warm] = [job(), job()].map((each) => ({ ...each, punishable: [...each.tokens] }));
+    if (cold === undefined || warm === undefined) throw new Error("two jobs");
+
+    expect(await cached(server, cold, warm)).toEqual([0, 2]);
+    expect(warm.punishable).toEqual(tokens(1, 2, 3, LETTER, LETTER, LETTER));
+    expect(warm.punishable).toEqual(cold.punishable);
+  });
+
+  it("shares nothing between scopes", async () => {
+    const { server } = serve({ slots: 1 });
+
+    expect(await cached(server, job({ scope: "a" }), job({ scope: "b" }), job({ scope: "b" }))).toEqual([0, 0, 2]);
+  });
+
+  it("keeps a state that cannot be cut whole, or not at all", async () => {
+    const engine = new FakeEngine();
+    engine.needsCheckpoints = true;
+    const { server } = serve({ slots: 1, engine });
+    const longer = job({ prompt: tokens(1, 2, 3, 4), maxTokens: 1 });
+
+    expect(await cached(server, job({ maxTokens: 1 }), longer, longer)).toEqual([0, 3, 0]);
+    expect(engine.events.filter((event) => event.includes("cut"))).toEqual([]);
+  });
+
+  it("goes on from what was evaluated before an abort", async () => {
+    const { engine, server } = serve({ slots: 1 });
+    const gate = new Gate();
+    engine.gate = gate;
+    const controller = new AbortController();
+    const prompt = tokens(...Array.from({ length: 300 }, (_, index) => index + 1));
+    const aborted = server.submit(job({ prompt, signal: controller.signal }));
+    await gate.arrived();
+    controller.abort("left");
+    gate.open();
+    await expect(aborted).rejects.toBe("left");
+
+    const { usage } = await server.submit(job({ prompt }));
+
+    expect(steps(engine)[0]).toBe("step of 128");
+    expect(usage.cachedTokens).toBe(128);
+  });
+
+  it("never trusts a sequence after the engine has failed on it, also if the request went on", async () => {
+    const { engine, server } = serve({ slots: 2 });
+
+    const [good] = await Promise.allSettled([server.submit(job()), server.submit(job({ prompt: tokens(BAD) }))]);
+
+    expect(good.status).toBe("fulfilled");
+    expect(engine.events.filter((event) => event.endsWith("disposed")).toSorted()).toEqual([
+      "0 disposed",
+      "1 disposed",
+    ]);
+    expect(await cached(server, job(), job())).toEqual([0, 2]);
+  });
+
+  it("gives slots that become free together to those that wait as suits them best", async () => {
+    const { server } = serve({ slots: 2 });
+    const [ones, twos] = [tokens(1, 1, 1, 1), tokens(2, 2, 2, 2)];
+
+    const results = await Promise.all([ones, twos, twos, ones].map((prompt) => server.submit(job({ prompt }))));
+
+    expect(results.map(({ usage }) => usage.cachedTokens)).toEqual([0, 0, 3, 3]);
   });
 });
