@@ -10,6 +10,7 @@ import { disposeUnderLoad } from "./dispose-under-load.js";
 import { hotPath } from "./hot-path.js";
 import { loadOverhead } from "./load-overhead.js";
 import { planAccuracy } from "./plan-accuracy.js";
+import { prefixReuse } from "./prefix-reuse.js";
 import { table } from "./support/measure.js";
 import type { Figure } from "./support/measure.js";
 import { threads } from "./threads.js";
@@ -21,6 +22,7 @@ const benchmarks: Record<string, () => Promise<Figure[]>> = {
   cycles,
   "dispose-under-load": disposeUnderLoad,
   threads,
+  "prefix-reuse": prefixReuse,
 };
 
 /** Each in a process of its own, so that none runs in what another has left behind. */

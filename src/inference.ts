@@ -43,7 +43,14 @@ export interface SamplingOptions {
 }
 
 /** Options of `generate`, `stream`, `chat` and `streamChat`. */
-export interface GenerateOptions extends SamplingOptions, RequestOptions {}
+export interface GenerateOptions extends SamplingOptions, RequestOptions {
+  /**
+   * Whose request this is, up to 200 characters, such as the id of a user. A prompt that begins like an earlier one of
+   * the same scope is not evaluated from the start again (`usage.cachedTokens`); nothing that was evaluated for one
+   * scope serves another. Default `""`.
+   */
+  readonly scope?: string | undefined;
+}
 
 /** One turn of a conversation. */
 export interface ChatMessage {
@@ -58,7 +65,10 @@ export type FinishReason = "stop" | "length" | "stop-sequence";
 export interface Usage {
   readonly promptTokens: number;
   readonly completionTokens: number;
-  /** The part of `promptTokens` that did not have to be evaluated again. */
+  /**
+   * The part of `promptTokens` that did not have to be evaluated, since a slot still had it from an earlier request of
+   * the same `scope`. Less than `promptTokens`; always 0 in `direct` mode.
+   */
   readonly cachedTokens: number;
 }
 

@@ -101,6 +101,8 @@ export interface BackingRequest {
   readonly id: string;
   /** Once aborted, the backing's promise settles as soon as the engine is quiet for this request. */
   readonly signal: AbortSignal;
+  /** Whose request it is, default `""`: what was evaluated for one scope must not serve another. */
+  readonly scope?: string | undefined;
   /** Called with each piece of text, in order, never after the promise has settled. Must not throw. */
   readonly onPart?: ((part: GenerationPart) => void) | undefined;
   /** Written by the backing as the request moves on; read for the phase of `request_timeout`. */

@@ -16,11 +16,12 @@ import {
   isModelSupervisorError,
 } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
-import type { GenerationPart, RequestOptions, RequestPhase } from "../inference.js";
+import type { GenerationPart, RequestPhase } from "../inference.js";
 import type { ModelId } from "../model.js";
 import type { Entry } from "../table/entry.js";
 import type { Abortable, LiveModel } from "../table/live-model.js";
 import type { ModelTable } from "../table/model-table.js";
+import type { ScopedRequestOptions } from "./options.js";
 
 /** A lease on one model: whoever has it must release it once. */
 export interface Held {
@@ -56,13 +57,13 @@ export type Work<T> = (backing: Backing, request: BackingRequest) => Promise<T>;
 export function run<T>(
   { entry, live }: Held,
   clock: Clock,
-  { signal, timeoutMs = Infinity }: RequestOptions,
+  { signal, timeoutMs = Infinity, scope }: ScopedRequestOptions,
   work: Work<T>,
   consumer?: Consumer,
 ): Promise<T> {
   const { id: modelId, incarnation } = entry;
   return new Promise<T>((resolve, reject) => {
-    const request = new InFlightRequest(reject, consumer?.onPart);
+    const request = new InFlightRequest(reject, consumer?.onPart, scope);
     live.requests.add(request);
     const stopListening = [signal, consumer?.left].map((source) => onAbort(source, (reason) => request.abort(reason)));
     const timer =
@@ -124,11 +125,17 @@ class InFlightRequest implements BackingRequest, Abortable {
   readonly #controller = new AbortController();
   readonly #reject: (reason: unknown) => void;
   readonly onPart: ((part: GenerationPart) => void) | undefined;
+  readonly scope: string | undefined;
   phase: RequestPhase = "queue";
   settled = false;
 
-  constructor(reject: (reason: unknown) => void, onPart: ((part: GenerationPart) => void) | undefined) {
+  constructor(
+    reject: (reason: unknown) => void,
+    onPart: ((part: GenerationPart) => void) | undefined,
+    scope: string | undefined,
+  ) {
     this.#reject = reject;
+    this.scope = scope;
     // nothing reaches the consumer after it has been told that the request is over
     this.onPart = onPart && ((part) => this.signal.aborted || onPart(part));
   }

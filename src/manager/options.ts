@@ -93,6 +93,7 @@ const stopText = z.custom<string>(
   (value) => typeof value === "string" && value !== "" && value.isWellFormed(),
   "non-empty, well-formed strings",
 );
+const SCOPE = "a string of at most 200 characters";
 const generateOptions = object({
   ...requestShape,
   maxTokens: whole(1).optional(),
@@ -113,6 +114,7 @@ const generateOptions = object({
     (value): value is string => typeof value === "string" && value.trim() !== "" && value.isWellFormed(),
     "GBNF text",
   ).optional(),
+  scope: z.string({ error: SCOPE }).max(200, { error: SCOPE }).optional(),
 });
 
 const memoryBudget = z.union(
@@ -230,6 +232,9 @@ export function checkCloseOptions(options: unknown): { timeoutMs: number } {
   return { timeoutMs: check(closeOptions, options, "options").timeoutMs ?? 10_000 };
 }
 
+/** What {@link GenerateOptions} say about the request itself. */
+export type ScopedRequestOptions = RequestOptions & Pick<GenerateOptions, "scope">;
+
 export function checkRequestOptions(options: unknown): RequestOptions {
   return check(requestOptions, options, "options");
 }
@@ -242,12 +247,12 @@ export function checkRankOptions(options: unknown): RankOptions {
   return check(rankOptions, options, "options");
 }
 
-export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: RequestOptions } {
-  const { signal, timeoutMs, stop, ...given }: GenerateOptions = check(generateOptions, options, "options");
+export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: ScopedRequestOptions } {
+  const { signal, timeoutMs, scope, stop, ...given }: GenerateOptions = check(generateOptions, options, "options");
   if (given.jsonSchema !== undefined && given.grammar !== undefined)
     throw new InvalidOptionError("grammar", "no grammar beside jsonSchema", given.grammar);
   return {
-    request: { signal, timeoutMs },
+    request: { signal, timeoutMs, scope },
     sampling: {
       maxTokens: given.maxTokens,
       temperature: given.temperature ?? 0.8,

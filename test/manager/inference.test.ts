@@ -35,6 +35,29 @@ describe("generate and chat", () => {
     expect(leases(models)).toBe(0);
   });
 
+  it("tell the backing whose request it is", async () => {
+    const { models, backend } = await withModel();
+    const scopes: unknown[] = [];
+    for (const backing of backend.backings()) {
+      const { generate, chat } = backing;
+      backing.generate = (prompt, sampling, request) => {
+        scopes.push(request.scope);
+        return generate?.(prompt, sampling, request) ?? Promise.reject(new Error("no generate"));
+      };
+      backing.chat = (messages, sampling, request) => {
+        scopes.push(request.scope);
+        return chat?.(messages, sampling, request) ?? Promise.reject(new Error("no chat"));
+      };
+    }
+
+    await models.generate("a", "hello", { scope: "ann" });
+    await models.stream("a", "hello", { scope: "ben" }).result;
+    await models.chat("a", [{ role: "user", content: "hello" }], { scope: "cid" });
+    await models.generate("a", "hello");
+
+    expect(scopes).toEqual(["ann", "ben", "cid", undefined]);
+  });
+
   it("refuse what is not there, by code", async () => {
     const { models } = await startTestSupervisor();
 

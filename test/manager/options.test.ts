@@ -160,6 +160,7 @@ describe("sampling options", () => {
     ["repeatPenalty", [1, 1.1], [0, -1, Number.NaN]],
     ["jsonSchema", [{ type: "string" }, {}], ["{}", [], null, 1]],
     ["grammar", ['root ::= "a"'], ["", " ", 1, "\uD800", {}]],
+    ["scope", ["", "user 7", "x".repeat(200)], ["x".repeat(201), 7, null]],
     ["timeoutMs", [0, 1000, Infinity], [-1, Number.NaN, 2 ** 31]],
     ["signal", [new AbortController().signal], [{}]],
   ])("take %s as it must be, and refuse it otherwise", (name, good, bad) => {

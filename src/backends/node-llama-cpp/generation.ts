@@ -32,6 +32,7 @@ export function makeJob(model: LlamaModel, call: GenerationCall): Job {
     signal: call.signal,
     submittedAt: call.submittedAt,
     tokens: prompt.tokens,
+    scope: call.request.scope ?? "",
     textBefore: prompt.isContinued || structure !== undefined ? prompt.tokens : [],
     maxTokens: allowedTokens(call.modelId, sampling, prompt.tokens.length, call.contextSize),
     // With a grammar the text ends where the grammar does; before that, an end of turn is a part of the text.

@@ -1,11 +1,12 @@
 /**
  * Continuous batching: all slots of one context advance together, a step at a time, for left to run freely the engine
  * batches badly and starves every other operation on the context. Between two steps the engine is quiet; only then are
- * requests let in and out and sequences cleared.
+ * requests let in and out and sequences cut. A slot keeps what its last request has evaluated, for the next one that
+ * begins alike.
  */
 import { QueueFullError } from "../../errors.js";
 import type { Completion } from "../backend.js";
-import { planStep, SlotQueue } from "./scheduler.js";
+import { chooseSlot, planStep, reusableTokens, SlotQueue, type SlotCache } from "./scheduler.js";
 import { SlotRun, type Job, type Sequence } from "./slot-run.js";
 import { PieceCache, type Detokenizer } from "./text.js";
 
@@ -34,6 +35,12 @@ interface Slot {
   /** The slot's owner; it runs from the next pause between two steps on. */
   ticket: Ticket | undefined;
   run: SlotRun | undefined;
+  /** What the sequence holds, while no run has it; each run leaves a list of its own. */
+  tokens: readonly number[];
+  /** Whose tokens they are. */
+  scope: string;
+  /** How many jobs had been given a slot when the last run on this one ended. */
+  usedAt: number;
 }
 
 /** Runs jobs on the slots of one context. */
@@ -44,16 +51,26 @@ export class SlotServer {
   readonly #pieces: PieceCache;
   readonly #structuredPieces: PieceCache;
   #isTurning = false;
+  #assigned = 0;
   #broken: { readonly cause: unknown } | undefined;
 
   constructor(options: SlotServerOptions) {
     this.#options = options;
-    this.#queue = new SlotQueue(options.slots, options.maxQueue);
+    this.#queue = new SlotQueue(options.slots, options.maxQueue, ({ job }, free) => {
+      const position = chooseSlot(
+        free.map((index) => this.#cacheOf(this.#slot(index))),
+        job,
+      );
+      return free[position] ?? free[0];
+    });
     this.#slots = Array.from({ length: options.slots }, (_, index) => ({
       index,
       sequence: options.newSequence(),
       ticket: undefined,
       run: undefined,
+      tokens: [],
+      scope: "",
+      usedAt: 0,
     }));
     this.#pieces = new PieceCache(options.detokenizer);
     this.#structuredPieces = new PieceCache(options.detokenizer, true);
@@ -64,7 +81,7 @@ export class SlotServer {
     return this.#queue.waiting;
   }
 
-  /** Settles when the engine is quiet for this job: its slot has been cleared. */
+  /** Settles when the engine is quiet for this job. */
   submit(job: Job): Promise<Completion> {
     return new Promise((resolve, reject) => {
       if (this.#broken !== undefined) return reject(this.#broken.cause);
@@ -86,10 +103,20 @@ export class SlotServer {
     });
   }
 
-  #assign(index: number, ticket: Ticket): void {
+  #slot(index: number): Slot {
     const slot = this.#slots[index];
     if (slot === undefined) throw new RangeError(`There is no slot ${index}`);
+    return slot;
+  }
+
+  #cacheOf({ tokens, scope, usedAt, sequence }: Slot): SlotCache {
+    return { tokens, scope, canCut: !sequence.needsCheckpoints, age: this.#assigned - usedAt };
+  }
+
+  #assign(index: number, ticket: Ticket): void {
+    const slot = this.#slot(index);
     slot.ticket = ticket;
+    this.#assigned++;
     if (!this.#isTurning) void this.#turn();
   }
 
@@ -97,12 +124,11 @@ export class SlotServer {
   async #turn(): Promise<void> {
     this.#isTurning = true;
     try {
-      for (;;) {
-        await this.#letOut();
-        // From here to the step's first native call nothing is awaited: a job given a slot in between would be missed.
-        const running = this.#letIn();
-        if (running.length === 0) break;
-        await this.#step(running);
+      // Asked anew after every pause: a job may have been given a slot while the pause ended.
+      while (this.#slots.some(({ ticket }) => ticket !== undefined)) {
+        await this.#pause();
+        const running = this.#slots.flatMap(({ run }) => run ?? []);
+        if (running.length > 0) await this.#step(running);
       }
     } catch (cause) {
       this.#break(cause);
@@ -111,23 +137,16 @@ export class SlotServer {
     }
   }
 
-  /** Between two steps: what has ended or was aborted leaves its slot. */
-  async #letOut(): Promise<void> {
-    const ending = this.#slots.filter(({ ticket, run }) => {
-      if (ticket === undefined) return false;
-      return ticket.job.signal.aborted || run?.completion !== undefined || run?.failure !== undefined;
-    });
-    if (ending.length > 0) await Promise.all(ending.map((slot) => this.#release(slot)));
-  }
-
-  /** Between two steps: what has been given a slot starts. Returns all that run. */
-  #letIn(): SlotRun[] {
-    return this.#slots.flatMap((slot) => {
-      if (slot.ticket === undefined) return [];
-      const { job } = slot.ticket;
-      slot.run ??= new SlotRun(job, slot.sequence, job.structure === undefined ? this.#pieces : this.#structuredPieces);
-      return [slot.run];
-    });
+  /** Between two steps: what has ended or was aborted leaves its slot, and what has been given a slot starts. */
+  async #pause(): Promise<void> {
+    for (;;) {
+      const taken = this.#slots.filter(({ ticket }) => ticket !== undefined);
+      const ending = taken.filter(hasEnded);
+      const entering = taken.filter((slot) => slot.run === undefined && !hasEnded(slot));
+      if (ending.length + entering.length === 0) return;
+      await all([...ending.map((slot) => this.#leave(slot)), ...entering.map((slot) => this.#enter(slot))]);
+      this.#release(ending);
+    }
   }
 
   async #step(running: readonly SlotRun[]): Promise<void> {
@@ -154,26 +173,53 @@ export class SlotServer {
     }
   }
 
-  /** Clears the slot, settles its job, and hands it to the next one. */
-  async #release(slot: Slot): Promise<void> {
-    const { ticket, run } = slot;
-    if (ticket === undefined) return;
-    if (run !== undefined) await this.#clear(slot, run);
-    slot.run = undefined;
-    slot.ticket = this.#queue.release(slot.index);
-    if (ticket.job.signal.aborted) ticket.reject(ticket.job.signal.reason);
-    else if (run?.completion !== undefined) ticket.resolve(run.completion);
-    else ticket.reject(run?.failure?.error);
+  /** Cuts the sequence down to what the job can go on from; one that cannot be cut is replaced. */
+  async #enter(slot: Slot): Promise<void> {
+    if (slot.ticket === undefined) return;
+    const { job } = slot.ticket;
+    let cached = reusableTokens(this.#cacheOf(slot), job);
+    try {
+      await cut(slot.sequence, cached);
+    } catch {
+      cached = 0;
+      await this.#replace(slot);
+    }
+    slot.tokens = [];
+    const pieces = job.structure === undefined ? this.#pieces : this.#structuredPieces;
+    slot.run = new SlotRun(job, slot.sequence, pieces, cached);
   }
 
-  /** A sequence that cannot be cleared is given back for a fresh one; if that fails too, the server is broken. */
-  async #clear(slot: Slot, run: SlotRun): Promise<void> {
-    try {
-      await run.close();
-      await slot.sequence.clearHistory();
-    } catch {
-      await slot.sequence.dispose();
-      slot.sequence = this.#options.newSequence();
+  /** Ends the run; the sequence keeps what is in it, unless that has become doubtful. */
+  async #leave(slot: Slot): Promise<void> {
+    const { run } = slot;
+    if (run === undefined) return;
+    const isQuiet = await run.close().then(
+      () => true,
+      () => false,
+    );
+    if (!isQuiet || !run.isSound) return this.#replace(slot);
+    slot.tokens = slot.sequence.contextTokens;
+    slot.scope = run.job.scope;
+    slot.usedAt = this.#assigned;
+  }
+
+  /** A sequence that cannot be trusted is given back for a fresh one; if that fails, the server is broken. */
+  async #replace(slot: Slot): Promise<void> {
+    slot.tokens = [];
+    await slot.sequence.dispose();
+    slot.sequence = this.#options.newSequence();
+  }
+
+  /** Hands the slots to the next jobs, and settles those that had them. */
+  #release(slots: readonly Slot[]): void {
+    const left = slots.map((slot) => ({ ticket: slot.ticket, run: slot.run }));
+    for (const slot of slots) slot.ticket = slot.run = undefined;
+    for (const { slot, job } of this.#queue.release(...slots.map(({ index }) => index))) this.#assign(slot, job);
+    for (const { ticket, run } of left) {
+      if (ticket === undefined) continue;
+      if (ticket.job.signal.aborted) ticket.reject(ticket.job.signal.reason);
+      else if (run?.completion !== undefined) ticket.resolve(run.completion);
+      else ticket.reject(run?.failure?.error);
     }
   }
 
@@ -188,4 +234,21 @@ export class SlotServer {
     this.#options.onBroken(cause);
     for (const { job, reject } of tickets) reject(job.signal.aborted ? job.signal.reason : cause);
   }
+}
+
+function hasEnded({ ticket, run }: Slot): boolean {
+  return ticket?.job.signal.aborted === true || run?.completion !== undefined || run?.failure !== undefined;
+}
+
+/** Unlike `Promise.all` it waits for the rest when one fails: only then may the owner dispose what they work on. */
+async function all(works: readonly Promise<void>[]): Promise<void> {
+  for (const result of await Promise.allSettled(works)) if (result.status === "rejected") throw result.reason;
+}
+
+/** Leaves the first `length` tokens in the sequence. Nothing is shifted: what is kept keeps its place. */
+async function cut(sequence: Sequence, length: number): Promise<void> {
+  const end = sequence.nextTokenIndex;
+  if (length === 0 && end > 0) await sequence.clearHistory();
+  else if (length < end) await sequence.eraseContextTokenRanges([{ start: length, end }]);
+  if (sequence.nextTokenIndex !== length) throw new Error("The sequence does not hold what it should");
 }

@@ -11,7 +11,14 @@ import { StopScanner, TokenText, type PieceCache, type StopText } from "./text.j
 /** What is used of the engine's sequence; a test's double has no more. */
 export type Sequence = Pick<
   LlamaContextSequence,
-  "evaluate" | "evaluateWithoutGeneratingNewTokens" | "clearHistory" | "dispose"
+  | "evaluate"
+  | "evaluateWithoutGeneratingNewTokens"
+  | "contextTokens"
+  | "nextTokenIndex"
+  | "needsCheckpoints"
+  | "eraseContextTokenRanges"
+  | "clearHistory"
+  | "dispose"
 >;
 
 /** A request that is ready to run: tokenized, checked against the slot's size. */
@@ -21,6 +28,8 @@ export interface Job {
   readonly signal: AbortSignal;
   readonly submittedAt: number;
   readonly tokens: readonly Token[];
+  /** Whose tokens these are: only a cache of the same scope is reused. */
+  readonly scope: string;
   /** The tokens whose text the job's text continues. */
   readonly textBefore: readonly Token[];
   readonly maxTokens: number;
@@ -39,7 +48,9 @@ export class SlotRun {
   readonly #text: TokenText;
   readonly #stops: StopScanner;
   readonly #startedAt = performance.now();
-  #evaluatedTokens = 0;
+  readonly #cachedTokens: number;
+  #evaluatedTokens: number;
+  #isSound = true;
   #iterator: AsyncGenerator<Token, void, void | Token | Token[]> | undefined;
   /** The last token sampled: the next one is evaluated from it. */
   #lastToken: Token | undefined;
@@ -50,9 +61,12 @@ export class SlotRun {
   #completion: Completion | undefined;
   #failure: { readonly error: unknown } | undefined;
 
-  constructor(job: Job, sequence: Sequence, pieces: PieceCache) {
+  /** `cachedTokens`: the beginning of the prompt that the sequence holds; it must hold nothing else. */
+  constructor(job: Job, sequence: Sequence, pieces: PieceCache, cachedTokens: number) {
     this.job = job;
     this.#sequence = sequence;
+    this.#cachedTokens = cachedTokens;
+    this.#evaluatedTokens = cachedTokens;
     this.#text = new TokenText(pieces, job.textBefore);
     this.#stops = new StopScanner(job.stopTexts);
     job.request.phase = "prefill";
@@ -76,6 +90,11 @@ export class SlotRun {
     return this.#failure;
   }
 
+  /** False once the engine has failed on this sequence, even if it went on: what is in the cache then nobody knows. */
+  get isSound(): boolean {
+    return this.#isSound;
+  }
+
   /**
    * The native part of a step; runs beside those of the other slots and never rejects. It changes nothing when it
    * fails, so that it can be tried again.
@@ -93,6 +112,7 @@ export class SlotRun {
       }
     } catch (error) {
       this.#iterator = undefined;
+      this.#isSound = false;
       this.#failure = { error: this.#asCallersError(error) };
     }
   }
@@ -166,7 +186,11 @@ export class SlotRun {
     this.#completion = {
       text: this.#completionText,
       finishReason,
-      usage: { promptTokens: tokens.length, completionTokens: this.#completionTokens, cachedTokens: 0 },
+      usage: {
+        promptTokens: tokens.length,
+        completionTokens: this.#completionTokens,
+        cachedTokens: this.#cachedTokens,
+      },
       timings: {
         queueMs: this.#startedAt - submittedAt,
         prefillMs: firstTokenAt - this.#startedAt,

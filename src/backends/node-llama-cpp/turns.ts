@@ -30,7 +30,9 @@ export class Turns {
       const waiter: Waiter = {
         go: () => {
           signal.removeEventListener("abort", withdraw);
-          resolve(() => this.#queue.release(0)?.go());
+          resolve(() => {
+            for (const { job } of this.#queue.release(0)) job.go();
+          });
         },
       };
       const admission = this.#queue.admit(waiter);

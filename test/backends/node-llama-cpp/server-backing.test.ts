@@ -1,106 +1,6 @@
-import type { Token } from "node-llama-cpp";
 import { describe, expect, it } from "vitest";
-import { SlotServer } from "../../../src/backends/node-llama-cpp/server-backing.js";
-import type { Job, Sequence } from "../../../src/backends/node-llama-cpp/slot-run.js";
 import { Gate } from "../../../src/testing/gate.js";
-import { request } from "./engine-fixture.js";
-
-const isToken = (id: number): id is Token => Number.isInteger(id);
-const tokens = (...ids: number[]): Token[] => ids.filter(isToken);
-const [BAD, LETTER] = [666, 65];
-
-/** What happened in the engine, in order; one list for all sequences of a test. */
-type Events = string[];
-
-/**
- * A sequence that says "A" for ever. In a step in which a sequence evaluates the token BAD, every sequence of the step
- * fails with one error, as in the engine, where a batch fails as a whole.
- */
-class FakeEngine {
-  readonly events: Events = [];
-  sequences = 0;
-  cannotClear = new Set<number>();
-  cannotMake = false;
-  /** Holds every step until it is opened. */
-  gate: Promise<void> = Promise.resolve();
-  #step: { ids: number[]; result: Promise<void> } | undefined;
-
-  readonly newSequence = (): Sequence => {
-    if (this.cannotMake) throw new Error("no sequence left");
-    const name = this.sequences++;
-    const evaluateTogether = (ids: readonly Token[]) => this.evaluateTogether(ids);
-    async function* evaluate(prompt: readonly Token[]): AsyncGenerator<Token, void, void | Token | Token[]> {
-      let next = prompt;
-      for (;;) {
-        await evaluateTogether(next);
-        const [letter] = tokens(LETTER);
-        if (letter === undefined) return;
-        yield letter;
-        next = [letter];
-      }
-    }
-    return {
-      evaluate,
-      evaluateWithoutGeneratingNewTokens: (slice) => this.evaluateTogether(slice),
-      clearHistory: async () => {
-        if (this.cannotClear.has(name)) throw new Error("cannot clear");
-        this.events.push(`${name} cleared`);
-      },
-      dispose: async () => {
-        this.events.push(`${name} disposed`);
-      },
-    };
-  };
-
-  async evaluateTogether(ids: readonly number[]): Promise<void> {
-    if (this.#step === undefined) {
-      const step: { ids: number[]; result: Promise<void> } = { ids: [], result: Promise.resolve() };
-      step.result = new Promise((resolve) => setImmediate(resolve)).then(async () => {
-        await this.gate;
-        this.#step = undefined;
-        this.events.push(`step of ${step.ids.length}`);
-        if (step.ids.includes(BAD)) throw new Error("Eval has failed");
-      });
-      this.#step = step;
-    }
-    this.#step.ids.push(...ids);
-    return this.#step.result;
-  }
-}
-
-function serve(options: { slots?: number; maxQueue?: number; engine?: FakeEngine } = {}) {
-  const engine = options.engine ?? new FakeEngine();
-  const broken: unknown[] = [];
-  const server = new SlotServer({
-    modelId: "test",
-    slots: options.slots ?? 2,
-    maxQueue: options.maxQueue ?? 4,
-    batchSize: 512,
-    detokenizer: { detokenize: (ids) => String.fromCharCode(...ids) },
-    newSequence: engine.newSequence,
-    onBroken: (cause) => broken.push(cause),
-  });
-  return { engine, server, broken };
-}
-
-function job(
-  options: { prompt?: Token[]; maxTokens?: number; signal?: AbortSignal; onText?: (text: string) => void } = {},
-): Job {
-  const signal = options.signal ?? new AbortController().signal;
-  return {
-    request: request({ signal, ...(options.onText && { onText: options.onText }) }),
-    signal,
-    submittedAt: 0,
-    tokens: options.prompt ?? tokens(1, 2, 3),
-    textBefore: [],
-    maxTokens: options.maxTokens ?? 3,
-    stopTokens: new Set(),
-    stopTexts: [],
-    sampling: {},
-    punishable: [],
-    structure: undefined,
-  };
-}
+import { BAD, job, serve, tokens } from "./slot-server-fixture.js";
 
 describe("SlotServer", () => {
   it("advances all slots together, one native batch a step", async () => {
@@ -127,16 +27,16 @@ describe("SlotServer", () => {
     ]);
   });
 
-  it("clears a slot before the next job has it, and settles a job after that", async () => {
+  it("settles a job when its slot is quiet, and clears the slot for a next one that begins otherwise", async () => {
     const { engine, server } = serve({ slots: 1 });
     const note = (name: string) => () => void engine.events.push(name);
 
     await Promise.all([
       server.submit(job({ maxTokens: 1 })).then(note("first done")),
-      server.submit(job({ maxTokens: 1 })).then(note("second done")),
+      server.submit(job({ maxTokens: 1, prompt: tokens(4) })).then(note("second done")),
     ]);
 
-    expect(engine.events).toEqual(["step of 3", "0 cleared", "first done", "step of 3", "0 cleared", "second done"]);
+    expect(engine.events).toEqual(["step of 3", "0 cleared", "first done", "step of 1", "second done"]);
   });
 
   it("fails only the request that is to blame when a batch fails", async () => {
@@ -172,14 +72,16 @@ describe("SlotServer", () => {
 
     await server.submit(job());
 
-    await expect(server.submit(job())).resolves.toMatchObject({ text: "AAA" });
+    await expect(server.submit(job())).resolves.toMatchObject({ text: "AAA", usage: { cachedTokens: 0 } });
     expect(engine.events).toContain("0 disposed");
-    expect(engine.events).toContain("1 cleared");
+    await expect(server.submit(job())).resolves.toMatchObject({ text: "AAA", usage: { cachedTokens: 2 } });
+    expect(engine.events).toContain("1 cut to 2");
     expect(broken).toEqual([]);
   });
 
   it("breaks, and rejects all that it has, when it can get no clean sequence", async () => {
     const { engine, server, broken } = serve({ slots: 1 });
+    await server.submit(job());
     engine.cannotClear.add(0);
     engine.cannotMake = true;
 
@@ -193,7 +95,7 @@ describe("SlotServer", () => {
   it("lets a queued job leave at once, and a running one after the step, each with the signal's reason", async () => {
     const { engine, server } = serve({ slots: 1 });
     const gate = new Gate();
-    engine.gate = gate.enter();
+    engine.gate = gate;
     const [running, waiting] = [new AbortController(), new AbortController()];
     const first = server.submit(job({ signal: running.signal, maxTokens: 1000 }));
     const second = server.submit(job({ signal: waiting.signal }));
@@ -205,7 +107,7 @@ describe("SlotServer", () => {
     gate.open();
 
     await expect(first).rejects.toBe("first left");
-    expect(engine.events).toEqual(["step of 3", "0 cleared"]);
+    expect(engine.events).toEqual(["step of 3"]);
   });
 
   it("turns away what does not fit into the queue, with the numbers", async () => {

@@ -1,0 +1,126 @@
+/** A server of slots on an engine that is a double, for the tests of what happens in which step. */
+import type { Token } from "node-llama-cpp";
+import { SlotServer } from "../../../src/backends/node-llama-cpp/server-backing.js";
+import type { Job, Sequence } from "../../../src/backends/node-llama-cpp/slot-run.js";
+import type { Gate } from "../../../src/testing/gate.js";
+import { request } from "./engine-fixture.js";
+
+const isToken = (id: number): id is Token => Number.isInteger(id);
+export const tokens = (...ids: number[]): Token[] => ids.filter(isToken);
+export const [BAD, LETTER] = [666, 65];
+
+/** What happened in the engine, in order; one list for all sequences of a test. */
+type Events = string[];
+
+/**
+ * A sequence that says "A" for ever. In a step in which a sequence evaluates the token BAD, every sequence of the step
+ * fails with one error, as in the engine, where a batch fails as a whole.
+ */
+export class FakeEngine {
+  readonly events: Events = [];
+  sequences = 0;
+  cannotClear = new Set<number>();
+  cannotMake = false;
+  /** As of a model whose state cannot be cut. */
+  needsCheckpoints = false;
+  /** Holds every step until it is opened. */
+  gate: Gate | undefined;
+  #step: { ids: number[]; result: Promise<void> } | undefined;
+
+  readonly newSequence = (): Sequence => {
+    if (this.cannotMake) throw new Error("no sequence left");
+    const name = this.sequences++;
+    let held: Token[] = [];
+    const evaluateTogether = async (ids: readonly Token[]) => {
+      await this.evaluateTogether(ids);
+      held = [...held, ...ids];
+    };
+    async function* evaluate(prompt: readonly Token[]): AsyncGenerator<Token, void, void | Token | Token[]> {
+      let next = prompt;
+      for (;;) {
+        await evaluateTogether(next);
+        const [letter] = tokens(LETTER);
+        if (letter === undefined) return;
+        yield letter;
+        next = [letter];
+      }
+    }
+    const eraseFrom = async (start: number) => {
+      if (this.cannotClear.has(name)) throw new Error("cannot clear");
+      held = held.slice(0, start);
+      this.events.push(start === 0 ? `${name} cleared` : `${name} cut to ${start}`);
+    };
+    return {
+      evaluate,
+      evaluateWithoutGeneratingNewTokens: evaluateTogether,
+      get contextTokens() {
+        return held;
+      },
+      get nextTokenIndex() {
+        return held.length;
+      },
+      needsCheckpoints: this.needsCheckpoints,
+      eraseContextTokenRanges: async ([range]) => eraseFrom(range?.start ?? Number.NaN),
+      clearHistory: () => eraseFrom(0),
+      dispose: async () => {
+        this.events.push(`${name} disposed`);
+      },
+    };
+  };
+
+  async evaluateTogether(ids: readonly number[]): Promise<void> {
+    if (this.#step === undefined) {
+      const step: { ids: number[]; result: Promise<void> } = { ids: [], result: Promise.resolve() };
+      step.result = new Promise((resolve) => setImmediate(resolve)).then(async () => {
+        await this.gate?.enter();
+        this.#step = undefined;
+        this.events.push(`step of ${step.ids.length}`);
+        if (step.ids.includes(BAD)) throw new Error("Eval has failed");
+      });
+      this.#step = step;
+    }
+    this.#step.ids.push(...ids);
+    return this.#step.result;
+  }
+}
+
+export function serve(options: { slots?: number; maxQueue?: number; engine?: FakeEngine } = {}) {
+  const engine = options.engine ?? new FakeEngine();
+  const broken: unknown[] = [];
+  const server = new SlotServer({
+    modelId: "test",
+    slots: options.slots ?? 2,
+    maxQueue: options.maxQueue ?? 4,
+    batchSize: 512,
+    detokenizer: { detokenize: (ids) => String.fromCharCode(...ids) },
+    newSequence: engine.newSequence,
+    onBroken: (cause) => broken.push(cause),
+  });
+  return { engine, server, broken };
+}
+
+export function job(
+  options: {
+    prompt?: Token[];
+    scope?: string;
+    maxTokens?: number;
+    signal?: AbortSignal;
+    onText?: (text: string) => void;
+  } = {},
+): Job {
+  const signal = options.signal ?? new AbortController().signal;
+  return {
+    request: request({ signal, ...(options.onText && { onText: options.onText }) }),
+    signal,
+    submittedAt: 0,
+    tokens: options.prompt ?? tokens(1, 2, 3),
+    scope: options.scope ?? "",
+    textBefore: [],
+    maxTokens: options.maxTokens ?? 3,
+    stopTokens: new Set(),
+    stopTexts: [],
+    sampling: {},
+    punishable: [],
+    structure: undefined,
+  };
+}
