@@ -1,4 +1,4 @@
-import { setMaxListeners } from "node:events";
+import { onAbort } from "./on-abort.js";
 import type { ManagerEvent, Reply } from "./protocol.js";
 
 /** Request and reply over the manager's mailbox. A call is settled once: by its reply, or by the end of the manager. */
@@ -44,10 +44,7 @@ export class Calls {
       };
       return build(reply, ticket);
     });
-    // one signal may serve any number of calls, which Node would take for a leak from the eleventh on
-    setMaxListeners(0, signal);
-    signal.addEventListener("abort", leave, { once: true });
-    const stay = () => signal.removeEventListener("abort", leave);
+    const stay = onAbort(signal, leave);
     called.then(stay, stay);
     return called;
   }

@@ -1,7 +1,6 @@
 /**
  * The path of an inference call: table read, lease, backing. Nothing here sends to an actor or waits for the manager.
  */
-import { setMaxListeners } from "node:events";
 import { nanoid } from "nanoid";
 import type { Clock } from "../api.js";
 import { DEFAULT_MODEL } from "../api.js";
@@ -22,6 +21,7 @@ import type { Entry } from "../table/entry.js";
 import type { Abortable, LiveModel } from "../table/live-model.js";
 import type { ModelTable } from "../table/model-table.js";
 import type { ScopedRequestOptions } from "./options.js";
+import { onAbort } from "./on-abort.js";
 
 /** A lease on one model: whoever has it must release it once. */
 export interface Held {
@@ -71,7 +71,7 @@ export function run<T>(
         ? clock.setTimeout(() => request.abort(new RequestTimeoutError(modelId, request.phase, timeoutMs)), timeoutMs)
         : undefined;
     const leave = () => {
-      for (const stop of stopListening) stop?.();
+      for (const stop of stopListening) stop();
       if (timer !== undefined) clock.clearTimeout(timer);
       live.requests.delete(request);
       live.block.release(clock.now());
@@ -107,17 +107,6 @@ async function engineError(
   return exit?.reason === "crashed"
     ? new BackingCrashedError({ ...exit, modelId, incarnation })
     : new RequestFailedError(modelId, error);
-}
-
-/** Calls `abort` when the signal aborts, at once if it has. Returns the way to stop listening. */
-function onAbort(signal: AbortSignal | undefined, abort: (reason: unknown) => void): (() => void) | undefined {
-  if (signal === undefined) return undefined;
-  // one caller's signal may serve any number of requests, which Node would take for a leak from the eleventh on
-  setMaxListeners(0, signal);
-  const listener = () => abort(signal.reason);
-  if (signal.aborted) listener();
-  else signal.addEventListener("abort", listener, { once: true });
-  return () => signal.removeEventListener("abort", listener);
 }
 
 class InFlightRequest implements BackingRequest, Abortable {

@@ -27,6 +27,7 @@ import type { Take } from "./inference-calls.js";
 import { claimsAsOf } from "./memory/budget.js";
 import { memoryReport } from "./memory/report.js";
 import { planOf } from "./memory/plan.js";
+import { onAbort } from "./on-abort.js";
 import { ModelLease } from "./model-lease.js";
 import {
   checkCloseOptions,
@@ -138,9 +139,7 @@ export class ModelManagerClient implements ModelManager {
     const subject = declared.join(", ");
     const { signal, timeoutMs = Infinity } = checkRequestOptions(options);
     const leave = new AbortController();
-    const abort = () => leave.abort(signal?.reason);
-    if (signal?.aborted) abort();
-    signal?.addEventListener("abort", abort, { once: true });
+    const stopListening = onAbort(signal, (reason) => leave.abort(reason));
     const timer =
       timeoutMs < Infinity
         ? clock.setTimeout(() => leave.abort(new RequestTimeoutError(subject, "load", timeoutMs)), timeoutMs)
@@ -153,7 +152,7 @@ export class ModelManagerClient implements ModelManager {
         (ticket) => ({ type: "ready.withdraw", ticket }),
       );
     } finally {
-      signal?.removeEventListener("abort", abort);
+      stopListening();
       if (timer !== undefined) clock.clearTimeout(timer);
     }
   }
@@ -252,11 +251,10 @@ export class ModelManagerClient implements ModelManager {
     checkOpen();
     const settings = loadSettings(checkModelOptions(options));
     const { signal } = new AbortController();
-    const measuredCount = () => table.measuredCount();
     const load = await planLoad({
       backend,
       budget,
-      measuredCount,
+      table,
       id: source,
       source: checkSource(source),
       settings,

@@ -3,6 +3,7 @@ import { EstimateFailedError, InvalidOptionError, LoadFailedError, isModelSuperv
 import type { LoadPhase, ModelSupervisorError } from "../errors.js";
 import type { DeviceInfo, MemoryBudget, ModelId, ModelSource, Placement } from "../model.js";
 import type { LoadSettings } from "../table/entry.js";
+import type { ModelTable } from "../table/model-table.js";
 import { resolveBudget } from "./memory/budget.js";
 import { placementOf, placementProblem } from "./memory/placement.js";
 import { profileOf } from "./profile.js";
@@ -14,7 +15,7 @@ export interface PlannedLoad {
   readonly devices: readonly DeviceInfo[];
   readonly estimate: Estimate;
   readonly placement: Placement;
-  /** What `measured` told before the devices were looked at. */
+  /** `measuredCount` of the table before the devices were looked at. */
   readonly asOf: number;
 }
 
@@ -22,7 +23,7 @@ export interface PlannedLoad {
 export async function planLoad(input: {
   readonly backend: Backend;
   readonly budget: MemoryBudget;
-  readonly measuredCount: () => number;
+  readonly table: ModelTable;
   /** For messages. */
   readonly id: ModelId;
   readonly source: ModelSource;
@@ -30,7 +31,7 @@ export async function planLoad(input: {
   readonly signal: AbortSignal;
   readonly onPhase?: (phase: LoadPhase) => void;
 }): Promise<PlannedLoad> {
-  const { backend, id, source, settings, signal } = input;
+  const { backend, table, id, source, settings, signal } = input;
   let phase: LoadPhase = "resolve";
   const enter = (next: LoadPhase) => {
     phase = next;
@@ -40,12 +41,12 @@ export async function planLoad(input: {
     enter("resolve");
     const model = await backend.resolve(source, settings.engine, signal);
     const wanted = profileOf(id, settings, model);
-    const profile = withoutForbiddenGpus(wanted, input.budget, await backend.devices());
+    const profile = withoutForbiddenGpus(wanted, input.budget, table.devices());
     enter("estimate");
     const estimate = await backend.estimate(model, profile);
     checkNeed(source, estimate);
     // last, for what is free now is to be what is free when the claim is made
-    const asOf = input.measuredCount();
+    const asOf = table.measuredCount();
     const devices = await backend.devices();
     checkPlacement(settings, devices);
     return { model, profile, devices, asOf, estimate, placement: placementOf(estimate, settings.engine, devices) };

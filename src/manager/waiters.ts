@@ -10,10 +10,6 @@ interface Waiter<T> {
 export class Waiters<T> {
   readonly #waiting = new Map<string, { readonly life: Life; readonly waiters: Waiter<T>[] }>();
 
-  get isEmpty(): boolean {
-    return this.#waiting.size === 0;
-  }
-
   add(life: Life, reply: Reply<T>, ticket?: symbol): void {
     const key = incarnationKey(life.id, life.incarnation);
     const group = this.#waiting.get(key) ?? { life, waiters: [] };

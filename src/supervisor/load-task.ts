@@ -8,6 +8,7 @@ import type { Life, LifecycleFact, ReserveRequest } from "../manager/protocol.js
 import type { LoadOrder } from "../manager/tasks.js";
 import type { MemoryBudget } from "../model.js";
 import { LiveModel } from "../table/live-model.js";
+import type { ModelTable } from "../table/model-table.js";
 
 type Progress = (phase: LoadProgress["phase"], fraction: number) => void;
 
@@ -16,7 +17,7 @@ export interface LoadContext {
   readonly budget: MemoryBudget;
   readonly maxThreads: number;
   readonly clock: Clock;
-  readonly measuredCount: () => number;
+  readonly table: ModelTable;
   /** Asks the manager for the memory; rejects with `insufficient_memory`, or `load_cancelled` if the row is gone. */
   readonly reserve: (request: Omit<ReserveRequest, "type" | "reply">) => Promise<void>;
 }

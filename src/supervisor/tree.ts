@@ -44,7 +44,7 @@ export class Tree {
     const tasks = treeTasks({
       backend: input.backend,
       budget: input.budget,
-      measuredCount: () => input.table.measuredCount(),
+      table: input.table,
       maxThreads: input.maxThreads,
       clock,
       report,

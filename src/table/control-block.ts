@@ -1,6 +1,6 @@
 /**
  * The words of one incarnation that requests change without asking the manager. They lie in shared memory and are
- * changed with `Atomics`, so the protocol does not depend on which thread runs it.
+ * changed with `Atomics`; what is this thread's alone are the peak and the notice of the last release (ADR 0003).
  *
  * Admission: read state = ready, add one to the leases, read the state again, and give the lease back if it changed.
  * Withdrawal: move the state away from ready first, then look at the leases. Whatever the interleaving, either the

@@ -1,6 +1,7 @@
 import { describe, expect, it, onTestFinished } from "vitest";
 import type { Backend, Backing, BackingRequest, EngineOptions, ModelProfile, Sampling } from "../../src/index.js";
 import type { GenerationPart, RequestPhase } from "../../src/index.js";
+import { GREEDY } from "../support/greedy.js";
 import { rejection } from "../support/test-supervisor.js";
 
 /** What a backend brings to be tested: itself, and models of which the right output is known. */
@@ -12,17 +13,6 @@ export interface ContractSetup {
   readonly ranker: string;
   readonly missing: string;
 }
-
-const GREEDY: Sampling = {
-  maxTokens: undefined,
-  temperature: 0,
-  topK: 40,
-  topP: 0.95,
-  minP: 0.05,
-  seed: undefined,
-  stop: [],
-  repeatPenalty: 1,
-};
 
 function request(signal: AbortSignal = new AbortController().signal) {
   const phases: RequestPhase[] = [];

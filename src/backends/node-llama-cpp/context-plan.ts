@@ -20,16 +20,20 @@ export interface ContextPlan {
 const DEFAULT_BATCH_SIZE = 512;
 /** llama.cpp's limit. */
 const MAX_SEQUENCES = 256;
-/** The library rounds up to multiples of 256 in 32 bits; a larger product would come out negative. */
-const MAX_CELLS = 2 ** 31 - 256;
+/**
+ * The simulation itself takes some 50 bytes for each cell of the KV cache (measured), which nobody books: far beyond what
+ * any machine here can hold, planning alone would take gigabytes.
+ */
+const MAX_CELLS = 2 ** 23;
 
-/** @throws InvalidOptionError for sizes that the engine cannot count. */
+/** @throws InvalidOptionError for sizes that cannot be planned. */
 export function contextPlans(model: GgufModel, profile: ModelProfile): ContextPlan[] {
   const { mode, capabilities, contextSize } = profile;
   if (!(profile.parallel >= 1 && profile.parallel <= MAX_SEQUENCES))
     throw new InvalidOptionError("parallel", `a number from 1 to ${MAX_SEQUENCES}`, profile.parallel);
-  if (!(contextSize >= 2 && (contextSize + 256) * profile.parallel <= MAX_CELLS)) {
-    throw new InvalidOptionError("contextSize", `a number from 2; times parallel at most ${MAX_CELLS}`, contextSize);
+  if (!(contextSize >= 2 && contextSize * profile.parallel <= MAX_CELLS)) {
+    const expected = `a number from 2; contextSize × parallel of at most ${MAX_CELLS} tokens`;
+    throw new InvalidOptionError("contextSize", expected, `${contextSize} × ${profile.parallel}`);
   }
   const plans: ContextPlan[] = [];
   if (capabilities.includes("generate") || capabilities.includes("chat")) {

@@ -37,12 +37,12 @@ export function insights(model: GgufModel, llama: Llama): Promise<GgufInsights> 
 export async function estimateMemory(model: GgufModel, profile: ModelProfile, llama: Llama): Promise<Estimate> {
   const facts = await insights(model, llama);
   checkOptions(profile, facts, llama);
-  checkCells(profile);
+  const plans = contextPlans(model, profile);
   const gpuLayers = await resolveGpuLayers(facts, profile, llama);
   const weights = checked(model, "the weights", await facts.estimateModelResourceRequirementsV2({ gpuLayers }));
   let ramBytes = weights.cpuRam;
   let gpuContextBytes = 0;
-  for (const plan of contextPlans(model, profile)) {
+  for (const plan of plans) {
     const need = await estimateContext(model, profile, plan, gpuLayers, llama);
     ramBytes += need.cpuRam;
     gpuContextBytes += need.gpuVram;
@@ -90,21 +90,6 @@ async function resolveGpuLayers(facts: GgufInsights, profile: ModelProfile, llam
     fitContext: { contextSize, embeddingContext },
   });
   return gpuLayers;
-}
-
-/**
- * The simulation itself takes some 50 bytes for each cell of the KV cache (measured), which nobody books: far beyond what any
- * machine here can hold, planning alone would take gigabytes.
- */
-const MAX_CELLS = 2 ** 23;
-
-function checkCells({ contextSize, parallel }: ModelProfile): void {
-  if (contextSize * parallel <= MAX_CELLS) return;
-  throw new InvalidOptionError(
-    "contextSize",
-    `contextSize × parallel of at most ${MAX_CELLS} tokens`,
-    `${contextSize} × ${parallel}`,
-  );
 }
 
 /** Refuses what the engine would ignore, or would fail on without saying why. @throws InvalidOptionError */

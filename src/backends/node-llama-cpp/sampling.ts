@@ -56,7 +56,7 @@ export function allowedTokens(modelId: string, sampling: Sampling, promptTokens:
  * reaches the model as it is (measured).
  */
 export function checkText(option: string, text: string): void {
-  if (/\p{Surrogate}/u.test(text))
+  if (!text.isWellFormed())
     throw new InvalidOptionError(option, "well-formed text (it has half of a surrogate pair)", text);
 }
 

@@ -98,18 +98,25 @@ export function spmVocabulary(extraWords: readonly string[] = [], leastSize = 0)
   return vocabulary;
 }
 
-/** Tokenizer metadata of an {@link spmVocabulary}, with the ChatML template. `spacePrefix`: read a text as if it began with a space. */
-export function spmTokenizer(vocabulary: Vocabulary, spacePrefix = true): Metadata {
+/** What the two generating vocabularies have in common. */
+function controlTokens(vocabulary: Vocabulary): Metadata {
   return {
-    "tokenizer.ggml.model": text("llama"),
-    "tokenizer.ggml.pre": text("default"),
-    ...vocabulary.toMetadata(),
     "tokenizer.ggml.bos_token_id": u32(vocabulary.id("<s>")),
     "tokenizer.ggml.eos_token_id": u32(vocabulary.id("</s>")),
     "tokenizer.ggml.unknown_token_id": u32(vocabulary.id("<unk>")),
     "tokenizer.ggml.eot_token_id": u32(vocabulary.id(CHAT_END)),
     "tokenizer.ggml.add_bos_token": bool(true),
     "tokenizer.ggml.add_eos_token": bool(false),
+  };
+}
+
+/** Tokenizer metadata of an {@link spmVocabulary}, with the ChatML template. `spacePrefix`: read a text as if it began with a space. */
+export function spmTokenizer(vocabulary: Vocabulary, spacePrefix = true): Metadata {
+  return {
+    "tokenizer.ggml.model": text("llama"),
+    "tokenizer.ggml.pre": text("default"),
+    ...vocabulary.toMetadata(),
+    ...controlTokens(vocabulary),
     "tokenizer.ggml.add_space_prefix": bool(spacePrefix),
     "tokenizer.chat_template": text(CHAT_TEMPLATE),
   };
@@ -175,12 +182,7 @@ export function ugmTokenizer(vocabulary: Vocabulary): Metadata {
     "tokenizer.ggml.pre": text("default"),
     ...vocabulary.toMetadata(),
     "tokenizer.ggml.padding_token_id": u32(vocabulary.id("<pad>")),
-    "tokenizer.ggml.bos_token_id": u32(vocabulary.id("<s>")),
-    "tokenizer.ggml.eos_token_id": u32(vocabulary.id("</s>")),
-    "tokenizer.ggml.unknown_token_id": u32(vocabulary.id("<unk>")),
-    "tokenizer.ggml.eot_token_id": u32(vocabulary.id(CHAT_END)),
-    "tokenizer.ggml.add_bos_token": bool(true),
-    "tokenizer.ggml.add_eos_token": bool(false),
+    ...controlTokens(vocabulary),
     "tokenizer.ggml.add_space_prefix": bool(true),
     "tokenizer.ggml.remove_extra_whitespaces": bool(false),
     "tokenizer.chat_template": text(CHAT_TEMPLATE),

@@ -6,7 +6,6 @@ import type {
   EngineOptions,
   ModelProfile,
   ResolvedModel,
-  Sampling,
   StartContext,
 } from "../../../src/backends/backend.js";
 import { nodeLlamaCpp } from "../../../src/backends/node-llama-cpp/index.js";
@@ -14,16 +13,7 @@ import type { Capability, Mode } from "../../../src/model.js";
 
 export const backend = nodeLlamaCpp();
 
-export const GREEDY: Sampling = {
-  maxTokens: undefined,
-  temperature: 0,
-  topK: 40,
-  topP: 0.95,
-  minP: 0.05,
-  seed: undefined,
-  stop: [],
-  repeatPenalty: 1,
-};
+export { GREEDY } from "../../support/greedy.js";
 
 export const never = new AbortController().signal;
 
