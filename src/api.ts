@@ -6,12 +6,17 @@ import type {
   EmbedManyResult,
   EmbedOptions,
   EmbedResult,
+  FinishReason,
   GenerateOptions,
   GenerateResult,
   GenerationPart,
   RankOptions,
   RankResult,
   RequestOptions,
+  RequestPhase,
+  StepReport,
+  Timings,
+  Usage,
 } from "./inference.js";
 import type {
   Capability,
@@ -59,6 +64,8 @@ export interface ModelSupervisorOptions {
    * (container quotas count) but one, at least 1.
    */
   readonly maxThreads?: number | "auto" | undefined;
+  /** Requests that may wait for a slot, over all models; more are refused with `queue_full`. Default 1,024. */
+  readonly maxQueueTotal?: number | undefined;
   /** Default: the system's time. */
   readonly clock?: Clock | undefined;
   /** Default: `process.emitWarning`. */
@@ -140,8 +147,10 @@ export interface SupervisionNode {
 }
 
 /**
- * Facts about models, never payload text. Listeners run inside the manager's mailbox: a slow one holds up lifecycle calls
- * (never requests). What a listener throws, or rejects with, goes to the logger. `model:loading` of models declared at the
+ * Facts about models and requests, never payload text. Listeners of `model:` and `budget:` events run inside the manager's
+ * mailbox: a slow one holds up lifecycle calls (never requests); those of `request:` and `engine:` events run between two
+ * steps of the model. Every event is also published, with the supervisor's name as `supervisor`, on the channel
+ * `model-supervisor:<event>` of `node:diagnostics_channel`. Nothing is measured or made for events that nobody listens to. What a listener throws, or rejects with, goes to the logger. `model:loading` of models declared at the
  * start comes before `start` resolves. A model that could not be unloaded in time is `model:ready` again.
  */
 export interface ModelManagerEvents {
@@ -158,6 +167,37 @@ export interface ModelManagerEvents {
     requiredBytes: number;
     availableBytes: number;
   }) => void;
+  /** A request has its lease and goes to the engine. */
+  "request:start": (event: RequestEvent) => void;
+  /** A request has to wait for a slot. `position`: its place in the queue, from 1, if no more urgent one comes. */
+  "request:queued": (event: RequestEvent & { position: number }) => void;
+  /** A request is over and the engine quiet for it. */
+  "request:end": (event: RequestEvent & RequestOutcome) => void;
+  /** A step of a model's slots. */
+  "engine:step": (event: StepReport) => void;
+}
+
+/** Which request an event is about. */
+export interface RequestEvent {
+  readonly modelId: ModelId;
+  readonly incarnation: number;
+  readonly requestId: string;
+  readonly call: "generate" | "chat" | "embed" | "rank" | "tokenize" | "detokenize";
+}
+
+/** How a request ended. */
+export interface RequestOutcome {
+  /** `aborted`: by its caller, its consumer, a time limit or an unload. */
+  readonly outcome: "done" | "aborted" | "failed";
+  /** From the start to the end, milliseconds. */
+  readonly durationMs: number;
+  /** Where it was when it ended without success. */
+  readonly phase?: RequestPhase;
+  /** The error's code; absent for what the caller aborted with. */
+  readonly code?: string;
+  readonly finishReason?: FinishReason;
+  readonly usage?: { readonly promptTokens: number } & Partial<Usage>;
+  readonly timings?: Timings;
 }
 
 /**

@@ -289,21 +289,37 @@ export class RequestFailedError extends ModelSupervisorError {
   }
 }
 
-/** Too many requests wait for a slot of this model. */
+/** What {@link QueueFullError} is made from. */
+export interface QueueFullDetails {
+  readonly modelId: ModelId;
+  /** Which limit is reached: `maxQueue` of this model, or `maxQueueTotal` of all. */
+  readonly of: "model" | "all";
+  readonly limit: number;
+  readonly queued: number;
+  readonly retryAfterMs: number;
+}
+
+/** Too many requests wait for a slot, of this model or of all. */
 export class QueueFullError extends ModelSupervisorError {
   readonly code = "queue_full";
   readonly retryable = true;
   readonly modelId: ModelId;
   readonly limit: number;
   readonly queued: number;
-  constructor(modelId: ModelId, limit: number, queued: number) {
+  /** How long one more request would wait for a slot of this model, by how long the last ones took. */
+  readonly retryAfterMs: number;
+  constructor({ modelId, of, limit, queued, retryAfterMs }: QueueFullDetails) {
     super(
-      `Model "${modelId}" has ${queued} request(s) waiting, its limit is ${limit}. ` +
-        "Try again later, or load it with a larger maxQueue or parallel.",
+      of === "model"
+        ? `Model "${modelId}" has ${queued} request(s) waiting, its limit is ${limit}. ` +
+            `Try again in ${retryAfterMs} ms, or load it with a larger maxQueue or parallel.`
+        : `The models together have ${queued} request(s) waiting, their limit is ${limit}; this one was for "${modelId}". ` +
+            `Try again in ${retryAfterMs} ms, or start the supervisor with a larger maxQueueTotal.`,
     );
     this.modelId = modelId;
     this.limit = limit;
     this.queued = queued;
+    this.retryAfterMs = retryAfterMs;
   }
 }
 

@@ -42,14 +42,27 @@ export interface SamplingOptions {
   readonly grammar?: string | undefined;
 }
 
+/** How urgent a request is; see {@link GenerateOptions.priority}. */
+export type Priority = "interactive" | "system" | "background";
+
 /** Options of `generate`, `stream`, `chat` and `streamChat`. */
 export interface GenerateOptions extends SamplingOptions, RequestOptions {
   /**
    * Whose request this is, up to 200 characters, such as the id of a user. A prompt that begins like an earlier one of
    * the same scope is not evaluated from the start again (`usage.cachedTokens`); nothing that was evaluated for one
-   * scope serves another. Default `""`.
+   * scope serves another. Where requests wait for a slot, scopes take turns. Default `""`.
    */
   readonly scope?: string | undefined;
+  /**
+   * Who goes first where requests wait for a slot: `"interactive"` (the default), then `"system"`, then `"background"`.
+   * A request that has waited for 5 s counts as one level more urgent, so none waits for ever.
+   */
+  readonly priority?: Priority | undefined;
+  /**
+   * Streams only: milliseconds after which a stream is aborted (`request_aborted`) whose consumer does not read, counted
+   * from when 64 KiB of text lie unread and the model therefore pauses. Default 60,000.
+   */
+  readonly idleConsumerMs?: number | undefined;
 }
 
 /** One turn of a conversation. */
@@ -144,3 +157,18 @@ export interface RankResult {
 
 /** Where a request is. `load` is before a backing has it. */
 export type RequestPhase = "load" | "queue" | "prefill" | "decode";
+
+/** What one step of a model's slots did: of one context, if the model has several. */
+export interface StepReport {
+  readonly modelId: string;
+  readonly incarnation: number;
+  /** Slots of this context with a request. */
+  readonly activeSlots: number;
+  /** Requests of this model that wait for a slot. */
+  readonly queued: number;
+  /** Tokens evaluated: one for each slot that decoded, and those of prompts. */
+  readonly batchTokens: number;
+  readonly decodeTokens: number;
+  readonly prefillTokens: number;
+  readonly ms: number;
+}

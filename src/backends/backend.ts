@@ -2,7 +2,16 @@
  * The port between the manager and an engine. A backend knows one kind of engine; a backing is one live model of it.
  * Everything that a backing acquires it gives back in `dispose`; nothing else may touch its native objects.
  */
-import type { ChatMessage, FinishReason, GenerationPart, RequestPhase, Timings, Usage } from "../inference.js";
+import type {
+  ChatMessage,
+  FinishReason,
+  GenerationPart,
+  Priority,
+  RequestPhase,
+  StepReport,
+  Timings,
+  Usage,
+} from "../inference.js";
 import type { Capability, DeviceInfo, Mode, ModelId, ModelSource } from "../model.js";
 
 /** How a model is to be placed and run, as the caller gave it. Backends refuse what they cannot honour. */
@@ -77,11 +86,32 @@ export interface StartSpec {
   readonly gpuLayers: number;
 }
 
+/** How many requests may wait for a slot, over all models of a supervisor. Every backing asks before it lets one wait. */
+export interface QueueLimit {
+  readonly limit: number;
+  /** Requests that wait now. */
+  readonly waiting: number;
+  /** One more waits. False if there are too many already. */
+  enter(): boolean;
+  /** One that has entered waits no more. */
+  leave(): void;
+}
+
+/** Who wants to know what each step of a model's slots did. */
+export interface StepListener {
+  /** Asked before each step is told: nothing is made for nobody. */
+  readonly isHeard: boolean;
+  tell(step: StepReport): void;
+}
+
 export interface StartContext {
   /** Aborts the load; `start` then rejects, with everything given back. */
   readonly signal: AbortSignal;
   /** CPU threads that all models of this supervisor together may use. */
   readonly maxThreads: number;
+  /** Absent: no limit beyond that of each model. */
+  readonly queueLimit?: QueueLimit | undefined;
+  readonly steps?: StepListener | undefined;
   /** Share of the weights that has been read, 0 to 1. Absent where nobody listens, since telling costs some milliseconds. */
   readonly onProgress?: ((fraction: number) => void) | undefined;
 }
@@ -103,8 +133,16 @@ export interface BackingRequest {
   readonly signal: AbortSignal;
   /** Whose request it is, default `""`: what was evaluated for one scope must not serve another. */
   readonly scope?: string | undefined;
+  /** Default `"interactive"`. */
+  readonly priority?: Priority | undefined;
   /** Called with each piece of text, in order, never after the promise has settled. Must not throw. */
   readonly onPart?: ((part: GenerationPart) => void) | undefined;
+  /** True while the caller has more unread than it may have: nothing is to be produced before `onResume`. */
+  readonly isPaused?: boolean | undefined;
+  /** Set by the backing, called when `isPaused` has become false again. */
+  onResume?: (() => void) | undefined;
+  /** Written by the backing when the request has to wait for a slot: its place in the queue, from 1. */
+  queuePosition?: number | undefined;
   /** Written by the backing as the request moves on; read for the phase of `request_timeout`. */
   phase: RequestPhase;
 }

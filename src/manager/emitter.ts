@@ -1,3 +1,4 @@
+import { channel, type Channel } from "node:diagnostics_channel";
 import { EventEmitter } from "eventemitter3";
 import type { Logger, ModelManagerEvents } from "../api.js";
 import { checkEventName } from "./options.js";
@@ -11,13 +12,33 @@ export class ModelEvents {
   readonly #emitter = new EventEmitter();
   readonly #guarded = new WeakMap<Listener, Listener>();
   readonly #logger: Logger;
+  /** The supervisor's name. */
+  readonly #supervisor: string;
+  /** Node hands out one channel for one name; asking for it anew costs a look-up. */
+  readonly #channels = new Map<string, Channel>();
 
-  constructor(logger: Logger) {
+  constructor(logger: Logger, supervisor: string) {
     this.#logger = logger;
+    this.#supervisor = supervisor;
   }
 
   emit({ name, payload }: Notice): void {
     this.#emitter.emit(name, payload);
+    const published = this.#channel(name);
+    if (published.hasSubscribers) published.publish({ ...payload, supervisor: this.#supervisor });
+  }
+
+  /** False: what would be told need not be made. */
+  isHeard(name: keyof ModelManagerEvents): boolean {
+    return this.#emitter.listenerCount(name) > 0 || this.#channel(name).hasSubscribers;
+  }
+
+  #channel(name: string): Channel {
+    const known = this.#channels.get(name);
+    if (known !== undefined) return known;
+    const made = channel(`model-supervisor:${name}`);
+    this.#channels.set(name, made);
+    return made;
   }
 
   on<Name extends keyof ModelManagerEvents>(name: Name, listener: ModelManagerEvents[Name]): void {

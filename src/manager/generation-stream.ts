@@ -1,6 +1,7 @@
 import type { GenerationStream } from "../api.js";
 import type { Consumer } from "./dispatch.js";
 import type { GenerateResult, GenerationPart } from "../inference.js";
+import { PartBuffer } from "./part-buffer.js";
 
 /** Starts a generation. Called once, at the first pull. */
 export type StartGeneration = (consumer: Consumer) => Promise<GenerateResult>;
@@ -13,20 +14,12 @@ class ConsumerLeft extends Error {
   }
 }
 
-interface Pull {
-  resolve(step: IteratorResult<GenerationPart>): void;
-  reject(error: unknown): void;
-}
-
-/** A generation that is pulled. Pieces that come faster than they are read are kept. */
+/** A generation that is pulled. Pieces that come faster than they are read are kept, up to a limit. */
 export class PulledGeneration implements GenerationStream {
   readonly #start: StartGeneration;
-  readonly #leave = new AbortController();
-  readonly #buffer: GenerationPart[] = [];
-  readonly #pulls: Pull[] = [];
+  readonly #buffer = new PartBuffer();
   #result: Promise<GenerateResult> | undefined;
   #taken = false;
-  #end: { readonly error: unknown } | "finished" | undefined;
 
   constructor(start: StartGeneration) {
     this.#start = start;
@@ -34,14 +27,14 @@ export class PulledGeneration implements GenerationStream {
 
   get result(): Promise<GenerateResult> {
     if (this.#result === undefined) {
-      this.#result = this.#start({ onPart: (part) => this.#deliver(part), left: this.#leave.signal });
+      this.#result = this.#start(this.#buffer);
       this.#result.then(
         ({ finishReason, usage }) => {
-          this.#deliver({ type: "finish", finishReason, usage });
-          this.#finish("finished");
+          this.#buffer.onPart({ type: "finish", finishReason, usage });
+          this.#buffer.finish("finished");
         },
         // this also marks the rejection as seen: who iterates, gets it there, who reads `result`, gets it there
-        (error: unknown) => this.#finish({ error }),
+        (error: unknown) => this.#buffer.finish({ error }),
       );
     }
     return this.#result;
@@ -59,9 +52,11 @@ export class PulledGeneration implements GenerationStream {
   #iterate<T>(view: (part: GenerationPart) => T | undefined): AsyncIterator<T> {
     if (this.#taken) throw new TypeError("This stream has a consumer already; it can be iterated once.");
     this.#taken = true;
+    this.#buffer.beginReading();
     const next = async (): Promise<IteratorResult<T>> => {
       for (;;) {
-        const step = await this.#pull();
+        void this.result; // starts it
+        const step = await this.#buffer.pull();
         if (step.done) return { done: true, value: undefined };
         const value = view(step.value);
         if (value !== undefined) return { done: false, value };
@@ -70,42 +65,9 @@ export class PulledGeneration implements GenerationStream {
     return {
       next,
       return: () => {
-        this.#leave.abort(new ConsumerLeft());
-        this.#finish("finished");
-        this.#buffer.length = 0;
+        this.#buffer.leave(new ConsumerLeft());
         return Promise.resolve({ done: true, value: undefined });
       },
     };
-  }
-
-  #pull(): Promise<IteratorResult<GenerationPart>> {
-    void this.result; // starts it
-    const part = this.#buffer.shift();
-    if (part !== undefined) return Promise.resolve({ done: false, value: part });
-    if (this.#end === "finished") return Promise.resolve({ done: true, value: undefined });
-    if (this.#end !== undefined) {
-      const { error } = this.#end;
-      this.#end = "finished"; // an iterator fails once, then it is done
-      return Promise.reject(error);
-    }
-    return new Promise((resolve, reject) => this.#pulls.push({ resolve, reject }));
-  }
-
-  #deliver(part: GenerationPart): void {
-    if (this.#end !== undefined) return;
-    const pull = this.#pulls.shift();
-    if (pull) pull.resolve({ done: false, value: part });
-    else this.#buffer.push(part);
-  }
-
-  #finish(end: { readonly error: unknown } | "finished"): void {
-    if (this.#end !== undefined) return;
-    this.#end = end;
-    for (const pull of this.#pulls.splice(0)) {
-      if (this.#end !== "finished") {
-        pull.reject(this.#end.error);
-        this.#end = "finished";
-      } else pull.resolve({ done: true, value: undefined });
-    }
   }
 }

@@ -1,4 +1,4 @@
-import type { Clock, GenerationStream } from "../api.js";
+import type { GenerationStream } from "../api.js";
 import type { Backing, Completion, BackingRequest, Sampling } from "../backends/backend.js";
 import { UnsupportedCapabilityError } from "../errors.js";
 import type {
@@ -14,7 +14,7 @@ import type {
 import type { Capability } from "../model.js";
 import type { Entry } from "../table/entry.js";
 import { run } from "./dispatch.js";
-import type { Consumer, Held } from "./dispatch.js";
+import type { Consumer, DispatchContext, Held } from "./dispatch.js";
 import { shapeEmbedding } from "./embedding-shape.js";
 import { PulledGeneration } from "./generation-stream.js";
 import {
@@ -34,10 +34,10 @@ type Generate = (backing: Backing, sampling: Sampling, request: BackingRequest) 
 
 /** The inference calls of the manager and of a lease: check the arguments, take a lease, run, shape the result. */
 export class InferenceCalls {
-  readonly #clock: Clock;
+  readonly #context: DispatchContext;
 
-  constructor(clock: Clock) {
-    this.#clock = clock;
+  constructor(context: DispatchContext) {
+    this.#context = context;
   }
 
   async generate(take: Take, prompt: string, options: GenerateOptions = {}): Promise<GenerateResult> {
@@ -71,13 +71,12 @@ export class InferenceCalls {
     const held = take();
     return run(
       held,
-      this.#clock,
-      requestOptions,
+      this.#context,
+      { name: capability, options: requestOptions, consumer },
       async (backing, request) => {
         const completion = await (call(backing, sampling, request) ?? refuse(held.entry, capability));
         return { ...completion, modelId: held.entry.id, requestId: request.id };
       },
-      consumer,
     );
   }
 
@@ -93,7 +92,7 @@ export class InferenceCalls {
   async #embed(take: Take, texts: readonly string[], options: EmbedOptions): Promise<EmbedManyResult> {
     const wanted = checkEmbedOptions(options);
     const held = take();
-    return run(held, this.#clock, wanted, async (backing, request) => {
+    return run(held, this.#context, { name: "embed", options: wanted }, async (backing, request) => {
       const overflow = wanted.truncate ? "truncate" : "refuse";
       const got = await (backing.embed?.(texts, overflow, request) ?? refuse(held.entry, "embed"));
       return {
@@ -112,8 +111,8 @@ export class InferenceCalls {
     const overflow = wanted.truncate ? "truncate" : "refuse";
     const { scores, truncated, promptTokens } = await run(
       held,
-      this.#clock,
-      wanted,
+      this.#context,
+      { name: "rank", options: wanted },
       async (backing, request) => backing.rank?.(question, texts, overflow, request) ?? refuse(held.entry, "rank"),
     );
     const results = texts.map((document, index) => ({
@@ -128,7 +127,12 @@ export class InferenceCalls {
   async tokenize(take: Take, text: string): Promise<number[]> {
     const checked = checkText(text, "text");
     const held = take();
-    return run(held, this.#clock, {}, async (backing) => backing.tokenize?.(checked) ?? refuse(held.entry, "generate"));
+    return run(
+      held,
+      this.#context,
+      { name: "tokenize", options: {} },
+      async (backing) => backing.tokenize?.(checked) ?? refuse(held.entry, "generate"),
+    );
   }
 
   async detokenize(take: Take, tokens: readonly number[]): Promise<string> {
@@ -136,8 +140,8 @@ export class InferenceCalls {
     const held = take();
     return run(
       held,
-      this.#clock,
-      {},
+      this.#context,
+      { name: "detokenize", options: {} },
       async (backing) => backing.detokenize?.(checked) ?? refuse(held.entry, "generate"),
     );
   }

@@ -41,6 +41,7 @@ import {
   loadSettings,
 } from "./options.js";
 import { planLoad } from "./plan-load.js";
+import { RequestEvents } from "./request-events.js";
 
 export interface ModelManagerInput {
   readonly name: string;
@@ -64,7 +65,7 @@ export class ModelManagerClient implements ModelManager {
 
   constructor(input: ModelManagerInput) {
     this.#input = input;
-    this.#inference = new InferenceCalls(input.clock);
+    this.#inference = new InferenceCalls({ clock: input.clock, events: new RequestEvents(input.events) });
   }
 
   get name(): string {

@@ -115,6 +115,8 @@ const generateOptions = object({
     "GBNF text",
   ).optional(),
   scope: z.string({ error: SCOPE }).max(200, { error: SCOPE }).optional(),
+  priority: choice("interactive", "system", "background").optional(),
+  idleConsumerMs: milliseconds.optional(),
 });
 
 const memoryBudget = z.union(
@@ -142,6 +144,7 @@ const supervisorOptions = object({
   maxThreads: z
     .union([choice("auto"), whole(1, 1024)], { error: '"auto" or a whole number from 1 to 1024' })
     .optional(),
+  maxQueueTotal: whole(0, 1e6).optional(),
   clock: instance(
     (value): value is NonNullable<ModelSupervisorOptions["clock"]> =>
       hasMethods(value, "now", "setTimeout", "clearTimeout"),
@@ -182,6 +185,10 @@ const eventNames = {
   "model:error": true,
   "model:lost": true,
   "budget:refused": true,
+  "request:start": true,
+  "request:queued": true,
+  "request:end": true,
+  "engine:step": true,
 } satisfies Record<keyof ModelManagerEvents, true>;
 
 /** A listener for an event that never comes would wait for ever. */
@@ -233,7 +240,7 @@ export function checkCloseOptions(options: unknown): { timeoutMs: number } {
 }
 
 /** What {@link GenerateOptions} say about the request itself. */
-export type ScopedRequestOptions = RequestOptions & Pick<GenerateOptions, "scope">;
+export type DispatchOptions = RequestOptions & Pick<GenerateOptions, "scope" | "priority" | "idleConsumerMs">;
 
 export function checkRequestOptions(options: unknown): RequestOptions {
   return check(requestOptions, options, "options");
@@ -247,12 +254,13 @@ export function checkRankOptions(options: unknown): RankOptions {
   return check(rankOptions, options, "options");
 }
 
-export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: ScopedRequestOptions } {
-  const { signal, timeoutMs, scope, stop, ...given }: GenerateOptions = check(generateOptions, options, "options");
+export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: DispatchOptions } {
+  const checked: GenerateOptions = check(generateOptions, options, "options");
+  const { signal, timeoutMs, scope, priority, idleConsumerMs, stop, ...given } = checked;
   if (given.jsonSchema !== undefined && given.grammar !== undefined)
     throw new InvalidOptionError("grammar", "no grammar beside jsonSchema", given.grammar);
   return {
-    request: { signal, timeoutMs, scope },
+    request: { signal, timeoutMs, scope, priority, idleConsumerMs },
     sampling: {
       maxTokens: given.maxTokens,
       temperature: given.temperature ?? 0.8,

@@ -1,5 +1,8 @@
 import type { Clock, Logger } from "../api.js";
 
+/** Requests that may wait over all models. */
+export const DEFAULT_MAX_QUEUE_TOTAL = 1_024;
+
 /** The system's time. Nothing else in the library reads it. */
 export const DEFAULT_CLOCK: Clock = {
   now: () => Date.now(),

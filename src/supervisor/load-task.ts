@@ -1,5 +1,5 @@
 import type { Clock, LoadProgress } from "../api.js";
-import type { Backend, Backing } from "../backends/backend.js";
+import type { Backend, Backing, QueueLimit, StepListener } from "../backends/backend.js";
 import { DisposeFailedError, isModelSupervisorError } from "../errors.js";
 import { placementOf } from "../manager/memory/placement.js";
 import { checkNeed, loadError, planLoad } from "../manager/plan-load.js";
@@ -16,6 +16,8 @@ export interface LoadContext {
   readonly backend: Backend;
   readonly budget: MemoryBudget;
   readonly maxThreads: number;
+  readonly queueLimit: QueueLimit;
+  readonly steps: StepListener;
   readonly clock: Clock;
   readonly table: ModelTable;
   /** Asks the manager for the memory; rejects with `insufficient_memory`, or `load_cancelled` if the row is gone. */
@@ -79,14 +81,20 @@ export async function loadTask(
 function start(
   { id, incarnation, onProgress: isHeard }: LoadOrder,
   { model, profile, estimate }: PlannedLoad,
-  { backend, maxThreads }: LoadContext,
+  { backend, maxThreads, queueLimit, steps }: LoadContext,
   onProgress: Progress,
   signal: AbortSignal,
 ): Promise<Backing> {
   onProgress("start", 0);
   return backend.start(
     { modelId: id, incarnation, model, profile, gpuLayers: estimate.gpuLayers },
-    { signal, maxThreads, onProgress: isHeard ? (fraction) => onProgress("start", fraction) : undefined },
+    {
+      signal,
+      maxThreads,
+      queueLimit,
+      steps,
+      onProgress: isHeard ? (fraction) => onProgress("start", fraction) : undefined,
+    },
   );
 }
 

@@ -1,4 +1,4 @@
-import { DEFAULT_CLOCK, DEFAULT_LOGGER, safeLogger } from "./defaults.js";
+import { DEFAULT_CLOCK, DEFAULT_LOGGER, DEFAULT_MAX_QUEUE_TOTAL, safeLogger } from "./defaults.js";
 import type { Clock, CloseReason, ModelManager, ModelSupervisorOptions } from "../api.js";
 import { nodeLlamaCpp } from "../backends/node-llama-cpp/index.js";
 import { AlreadyStartedError, ClosedError, NotStartedError, isModelSupervisorError } from "../errors.js";
@@ -7,6 +7,7 @@ import { ModelEvents } from "../manager/emitter.js";
 import { unreleasedMemory } from "../manager/memory/report.js";
 import { ModelManagerClient } from "../manager/model-manager.js";
 import { checkSupervisorOptions } from "../manager/options.js";
+import { TotalQueue } from "../manager/queue-limit.js";
 import { defaultMaxThreads } from "../process-limits.js";
 import { createModelTable } from "../table/model-table.js";
 import { disposeLeftovers } from "./leftovers.js";
@@ -56,11 +57,12 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     memoryBudget: budget = "auto",
     models: declarations = [],
     maxThreads = "auto",
+    maxQueueTotal = DEFAULT_MAX_QUEUE_TOTAL,
     clock = DEFAULT_CLOCK,
   } = options;
   const logger = safeLogger(options.logger ?? DEFAULT_LOGGER);
   const { table, writer } = createModelTable(await backend.devices());
-  const events = new ModelEvents(logger);
+  const events = new ModelEvents(logger, name);
   const tree = new Tree({
     name,
     table,
@@ -68,6 +70,13 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     backend,
     budget,
     maxThreads: maxThreads === "auto" ? defaultMaxThreads() : maxThreads,
+    queueLimit: new TotalQueue(maxQueueTotal),
+    steps: {
+      get isHeard() {
+        return events.isHeard("engine:step");
+      },
+      tell: (payload) => events.emit({ name: "engine:step", payload }),
+    },
     declarations: new Map(declarations.map((declaration) => [declaration.id, declaration])),
     clock,
     logger,

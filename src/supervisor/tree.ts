@@ -1,7 +1,7 @@
 import { createActor } from "xstate";
 import type { Actor } from "xstate";
 import type { Clock, Logger, ModelDeclaration, SupervisionNode } from "../api.js";
-import type { Backend, Backing } from "../backends/backend.js";
+import type { Backend, Backing, QueueLimit, StepListener } from "../backends/backend.js";
 import { ClosedError, RequestAbortedError, SupervisorExhaustedError } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
 import { Calls } from "../manager/calls.js";
@@ -21,6 +21,8 @@ export interface TreeInput {
   readonly backend: Backend;
   readonly budget: MemoryBudget;
   readonly maxThreads: number;
+  readonly queueLimit: QueueLimit;
+  readonly steps: StepListener;
   /** Those that were removed are missing: a restarted manager does not bring them back. */
   readonly declarations: Map<ModelId, ModelDeclaration>;
   readonly clock: Clock;
@@ -46,6 +48,8 @@ export class Tree {
       budget: input.budget,
       table: input.table,
       maxThreads: input.maxThreads,
+      queueLimit: input.queueLimit,
+      steps: input.steps,
       clock,
       report,
       reserve: (request) => this.calls.call(request.id, (reply) => ({ ...request, type: "memory.reserve", reply })),

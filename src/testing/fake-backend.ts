@@ -182,23 +182,24 @@ export class FakeBackend implements Backend {
     return { ...this.#need(source, gpuLayers), gpuLayers };
   }
 
-  async start(spec: StartSpec, { signal, onProgress, maxThreads }: StartContext): Promise<Backing> {
+  async start(spec: StartSpec, { signal, onProgress, maxThreads, queueLimit }: StartContext): Promise<Backing> {
     const { source } = spec.model;
     await this.#step("start", source, signal);
     signal.throwIfAborted();
     onProgress?.(1);
     this.lastStart = { spec, maxThreads };
     const { reply = DEFAULT_REPLY, measured } = this.#model(source);
-    const backing = new FakeBacking(spec, {
+    const script = {
       memory: { ...this.#need(source, spec.gpuLayers), ...measured },
       reply: typeof reply === "string" ? () => reply : reply,
-      step: (step, stepSignal) => this.#step(step, source, stepSignal),
-      onDisposed: (requestsInFlight) => {
+      step: (step: FakeStep, stepSignal?: AbortSignal) => this.#step(step, source, stepSignal),
+      onDisposed: (requestsInFlight: number) => {
         this.#live.delete(backing);
         this.log.push(`dispose ${spec.modelId}`);
         if (requestsInFlight > 0) this.disposalsInFlight += 1;
       },
-    });
+    };
+    const backing = new FakeBacking(spec, script, queueLimit);
     this.#live.set(backing, spec);
     this.log.push(`start ${spec.modelId}`);
     const copies = [...this.#live.values()].filter((other) => other.model.source === source).length;

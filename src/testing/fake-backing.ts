@@ -6,6 +6,7 @@ import type {
   Embeddings,
   MemoryNeed,
   Overflow,
+  QueueLimit,
   Ranking,
   Sampling,
   StartSpec,
@@ -35,6 +36,7 @@ export class FakeBacking implements Backing {
   rank?: NonNullable<Backing["rank"]>;
   readonly #spec: StartSpec;
   readonly #script: FakeBackingScript;
+  readonly #queueLimit: QueueLimit | undefined;
   readonly #waiting: { start(): void; fail(error: unknown): void }[] = [];
   /** One for each request that runs: makes it end. */
   readonly #running = new Set<(error: unknown) => void>();
@@ -44,8 +46,9 @@ export class FakeBacking implements Backing {
   #exit: (exit: BackingExit) => void = () => undefined;
   #disposal: Promise<void> | undefined;
 
-  constructor(spec: StartSpec, script: FakeBackingScript) {
+  constructor(spec: StartSpec, script: FakeBackingScript, queueLimit?: QueueLimit) {
     this.#spec = spec;
+    this.#queueLimit = queueLimit;
     this.#script = script;
     this.native = { fake: true, modelId: spec.modelId };
     this.exited = new Promise((resolve) => {
@@ -136,6 +139,7 @@ export class FakeBacking implements Backing {
           finishReason = "length";
           break;
         }
+        if (request.isPaused) await resumed(request, signal);
         await this.#script.step("token", signal);
         const cut = firstStop(text + word, sampling.stop);
         completionTokens += 1;
@@ -183,11 +187,11 @@ export class FakeBacking implements Backing {
 
   /** Runs when a slot is free, as a real backing does: bounded queue, first come first served, a crash ends it. */
   async #inSlot<T>(request: BackingRequest, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
-    const { modelId, profile } = this.#spec;
+    const { profile } = this.#spec;
     if (this.#ended) throw this.#ended.error;
     if (this.#slotsTaken >= profile.parallel) {
-      if (this.#waiting.length >= profile.maxQueue)
-        throw new QueueFullError(modelId, profile.maxQueue, this.#waiting.length);
+      this.#checkQueue();
+      request.queuePosition = this.#waiting.length + 1;
       await this.#queue(request.signal); // the slot is handed over, so it stays taken
     } else this.#slotsTaken += 1;
     const ending = new AbortController();
@@ -207,9 +211,24 @@ export class FakeBacking implements Backing {
     }
   }
 
+  #checkQueue(): void {
+    const { modelId, profile } = this.#spec;
+    const full = { modelId, queued: this.#waiting.length, limit: profile.maxQueue, retryAfterMs: 1_000 };
+    if (this.#waiting.length >= profile.maxQueue) throw new QueueFullError({ ...full, of: "model" });
+    const limit = this.#queueLimit;
+    if (limit?.enter() === false)
+      throw new QueueFullError({ ...full, of: "all", queued: limit.waiting, limit: limit.limit });
+  }
+
   #queue(signal: AbortSignal): Promise<void> {
     return new Promise((resolve, reject) => {
-      const place = { start: resolve, fail: reject };
+      const leave =
+        <Args extends unknown[]>(then: (...args: Args) => void) =>
+        (...args: Args) => {
+          this.#queueLimit?.leave();
+          then(...args);
+        };
+      const place = { start: leave(resolve), fail: leave(reject) };
       this.#waiting.push(place);
       signal.addEventListener(
         "abort",
@@ -217,12 +236,20 @@ export class FakeBacking implements Backing {
           const index = this.#waiting.indexOf(place);
           if (index === -1) return;
           this.#waiting.splice(index, 1);
-          reject(signal.reason);
+          place.fail(signal.reason);
         },
         { once: true },
       );
     });
   }
+}
+
+/** Resolves when the reader has caught up; rejects when the request ends before. */
+function resumed(request: BackingRequest, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+    request.onResume = () => resolve();
+  });
 }
 
 function countsOf(inputs: readonly { readonly length: number; readonly truncated: boolean }[]) {

@@ -1,6 +1,15 @@
 import { describe, expect, it, onTestFinished } from "vitest";
-import type { Backend, Backing, BackingRequest, EngineOptions, ModelProfile, Sampling } from "../../src/index.js";
+import type {
+  Backend,
+  Backing,
+  BackingRequest,
+  EngineOptions,
+  ModelProfile,
+  Sampling,
+  StartContext,
+} from "../../src/index.js";
 import type { GenerationPart, RequestPhase } from "../../src/index.js";
+import { TotalQueue } from "../../src/manager/queue-limit.js";
 import { GREEDY } from "../support/greedy.js";
 import { rejection } from "../support/test-supervisor.js";
 
@@ -37,7 +46,11 @@ function request(signal: AbortSignal = new AbortController().signal) {
 export function describeBackendContract(name: string, setup: () => Promise<ContractSetup> | ContractSetup): void {
   const never = new AbortController().signal;
 
-  async function start(source: string, wanted: Partial<ModelProfile> & EngineOptions = {}): Promise<Backing> {
+  async function start(
+    source: string,
+    wanted: Partial<ModelProfile> & EngineOptions = {},
+    context: Partial<StartContext> = {},
+  ): Promise<Backing> {
     const { backend } = await setup();
     const model = await backend.resolve(source, {}, never);
     const profile: ModelProfile = {
@@ -51,7 +64,7 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
     const { gpuLayers } = await backend.estimate(model, profile);
     const backing = await backend.start(
       { modelId: "m", incarnation: 1, model, profile, gpuLayers },
-      { signal: never, maxThreads: 1, onProgress: () => undefined },
+      { signal: never, maxThreads: 1, onProgress: () => undefined, ...context },
     );
     onTestFinished(() => backing.dispose());
     return backing;
@@ -213,6 +226,63 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
         Array.from({ length: 2 }, () => expect.objectContaining({ code: "queue_full", limit: 4, queued: 4 })),
       );
       expect(backing.queued()).toBe(0);
+    });
+
+    it("tells a request that waits its place, and asks the limit that all models share", async () => {
+      const { talker } = await setup();
+      const queueLimit = new TotalQueue(2);
+      const backing = await start(talker.source, { parallel: 1 }, { queueLimit });
+      const places: unknown[] = [];
+      const generate = () => {
+        const made = request().request;
+        Object.defineProperty(made, "queuePosition", { set: (place: unknown) => void places.push(place) });
+        return backing.generate?.("hello", GREEDY, made) ?? Promise.reject(new Error("no generate"));
+      };
+
+      const accepted = [generate(), generate(), generate()];
+      const error = await rejection(generate());
+      expect(places).toEqual([1, 2]);
+      expect(error).toMatchObject({ code: "queue_full", limit: 2, queued: 2, modelId: "m" });
+      await Promise.all(accepted);
+
+      expect(queueLimit.waiting).toBe(0);
+    });
+
+    it("produces nothing more while the request is paused, and all of it when it goes on", async () => {
+      const { talker } = await setup();
+      const backing = await start(talker.source, { parallel: 2 });
+      let isPaused = false;
+      let arrived: () => void = () => undefined;
+      const pieces: string[] = [];
+      const paused: BackingRequest = {
+        ...request().request,
+        get isPaused() {
+          return isPaused;
+        },
+        onPart: (part) => {
+          if (part.type === "text") pieces.push(part.text);
+          isPaused = true;
+          arrived();
+        },
+      };
+      const next = () => new Promise<void>((resolve) => (arrived = resolve));
+      let moved = next();
+      const running = backing.generate?.("hello", GREEDY, paused).finally(() => arrived());
+      await moved;
+
+      expect((await talk(backing, "hello")).completion.text).toBe(talker.text); // others go on
+      while (pieces.join("") !== talker.text) {
+        const before = pieces.length;
+        moved = next();
+        isPaused = false;
+        paused.onResume?.();
+        await moved;
+        expect(pieces).toHaveLength(before + 1);
+      }
+      isPaused = false;
+      paused.onResume?.();
+
+      expect((await running)?.text).toBe(talker.text);
     });
 
     it("rejects with the signal's reason, waiting or running, and goes on", async () => {

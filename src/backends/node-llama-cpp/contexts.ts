@@ -1,5 +1,11 @@
 /** Creates the engine's contexts of a model, and tells what they hold. */
-import type { LlamaContext, LlamaEmbeddingContext, LlamaModel, LlamaRankingContext } from "node-llama-cpp";
+import type {
+  LlamaContext,
+  LlamaContextSequence,
+  LlamaEmbeddingContext,
+  LlamaModel,
+  LlamaRankingContext,
+} from "node-llama-cpp";
 import type { ContextPlan } from "./context-plan.js";
 import { guardSampling } from "./sampling-guard.js";
 
@@ -35,6 +41,17 @@ export async function createGenerationContext(
     throw error;
   }
   return context;
+}
+
+/** Sequences never shift: a full slot is an error, not a text that silently lost its beginning. */
+const NO_CONTEXT_SHIFT = {
+  strategy: (): never => {
+    throw new Error("The slot is full, and its context must not be shifted");
+  },
+};
+
+export function newSequence(context: LlamaContext): LlamaContextSequence {
+  return context.getSequence({ contextShift: NO_CONTEXT_SHIFT });
 }
 
 export function createEmbeddingContext(

@@ -4,10 +4,18 @@
  */
 import type { LlamaContext, LlamaEmbeddingContext, LlamaModel, LlamaRankingContext, Token } from "node-llama-cpp";
 import { ContextLengthExceededError, InvalidOptionError, QueueFullError } from "../../errors.js";
-import type { BackingRequest, Completion, Embeddings, Overflow, Ranking } from "../backend.js";
-import { NO_CONTEXT_SHIFT } from "./generation.js";
+import type {
+  BackingRequest,
+  Completion,
+  Embeddings,
+  Overflow,
+  QueueLimit,
+  Ranking,
+  StepListener,
+} from "../backend.js";
+import { newSequence } from "./contexts.js";
 import { checkText } from "./sampling.js";
-import { SlotServer } from "./server-backing.js";
+import { SlotServer } from "./slot-server.js";
 import type { Job } from "./slot-run.js";
 import { Turns } from "./turns.js";
 
@@ -139,8 +147,11 @@ async function inTurn<Result>(
 
 export interface TransientGenerationOptions {
   readonly modelId: string;
+  readonly incarnation: number;
   readonly model: LlamaModel;
   readonly maxQueue: number;
+  readonly queueLimit: QueueLimit | undefined;
+  readonly steps: StepListener | undefined;
   readonly batchSize: number;
   readonly createContext: () => Promise<LlamaContext>;
   /** Told if a context could not be made: what the engine then leaves behind would block the model's disposal later. */
@@ -154,7 +165,7 @@ export class TransientGeneration {
 
   constructor(options: TransientGenerationOptions) {
     this.#options = options;
-    this.#turns = new Turns(options.maxQueue);
+    this.#turns = new Turns(options.maxQueue, options.queueLimit);
   }
 
   get queued(): number {
@@ -162,19 +173,20 @@ export class TransientGeneration {
   }
 
   async submit(job: Job): Promise<Completion> {
-    const { modelId, maxQueue, model, batchSize } = this.#options;
+    const { modelId, incarnation, model, batchSize, steps } = this.#options;
     job.request.phase = "queue";
-    const end = await this.#turns.take(job.signal, () => new QueueFullError(modelId, maxQueue, this.#turns.waiting));
+    const end = await this.#turns.take(job.signal, (details) => new QueueFullError({ ...details, modelId }));
     try {
       const context = await this.#createContext();
       try {
         const server = new SlotServer({
           modelId,
-          slots: 1,
+          incarnation,
           maxQueue: 0,
-          batchSize,
+          queueLimit: undefined,
+          steps,
           detokenizer: model,
-          newSequence: () => context.getSequence({ contextShift: NO_CONTEXT_SHIFT }),
+          groups: [{ slots: 1, batchSize, decodeWidths: [], newSequence: () => newSequence(context) }],
           onBroken: () => undefined,
         });
         return await server.submit(job);

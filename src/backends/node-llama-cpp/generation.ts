@@ -54,10 +54,3 @@ export function makeJob(model: LlamaModel, call: GenerationCall): Job {
 function punishableTokens(model: LlamaModel, tokens: readonly Token[]): Token[] {
   return tokens.slice(-PUNISHED_TOKENS).filter((token) => !model.isSpecialToken(token));
 }
-
-/** Sequences never shift: a full slot is an error, not a text that silently lost its beginning. */
-export const NO_CONTEXT_SHIFT = {
-  strategy: (): never => {
-    throw new Error("The slot is full, and its context must not be shifted");
-  },
-};

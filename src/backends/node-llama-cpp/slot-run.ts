@@ -3,7 +3,7 @@ import type { LlamaContextSequence, SequenceEvaluateOptions, Token } from "node-
 import type { FinishReason } from "../../inference.js";
 import type { BackingRequest, Completion } from "../backend.js";
 import { isNoTokenError } from "./sampling-guard.js";
-import type { Progress, Work } from "./scheduler.js";
+import type { Progress, Work } from "./scheduler/step-plan.js";
 import { InvalidOptionError } from "../../errors.js";
 import { closeJson } from "./close-json.js";
 import { StopScanner, TokenText, type PieceCache, type StopText } from "./text.js";
@@ -55,6 +55,8 @@ export class SlotRun {
   /** The last token sampled: the next one is evaluated from it. */
   #lastToken: Token | undefined;
   #sampled: IteratorResult<Token, void> | undefined;
+  /** The step in which it was sampled. */
+  #lastStep = 0;
   #completionTokens = 0;
   #completionText = "";
   #firstTokenAt: number | undefined;
@@ -77,6 +79,8 @@ export class SlotRun {
       promptTokens: this.job.tokens.length,
       evaluatedTokens: this.#evaluatedTokens,
       decodes: this.#lastToken !== undefined,
+      isPaused: this.job.request.isPaused === true,
+      lastStep: this.#lastStep,
     };
   }
 
@@ -99,7 +103,7 @@ export class SlotRun {
    * The native part of a step; runs beside those of the other slots and never rejects. It changes nothing when it
    * fails, so that it can be tried again.
    */
-  async advance(work: Work): Promise<void> {
+  async advance(work: Work, step: number): Promise<void> {
     this.#failure = undefined;
     try {
       if (work.type === "prefill") {
@@ -109,6 +113,7 @@ export class SlotRun {
       } else if (work.type !== "wait") {
         this.#iterator ??= this.#sequence.evaluate(this.#nextTokens(), this.job.sampling);
         this.#sampled = await this.#iterator.next();
+        this.#lastStep = step;
       }
     } catch (error) {
       this.#iterator = undefined;

@@ -8,16 +8,16 @@ import {
   createEmbeddingContext,
   createGenerationContext,
   createRankingContext,
+  newSequence,
   type ContextBytes,
 } from "./contexts.js";
 import { Embedder, Ranker, TransientGeneration } from "./direct-backing.js";
 import { useThreads, withEngineLog } from "./engine.js";
-import { NO_CONTEXT_SHIFT } from "./generation.js";
 import { checkContextSize, type GgufModel } from "./gguf-file.js";
 import { InProcessBacking, type BackingParts } from "./in-process-backing.js";
 import { checkOptions, estimateContext, insights } from "./memory-estimate.js";
 import { loadWeights } from "./native-load.js";
-import { SlotServer } from "./server-backing.js";
+import { SlotServer } from "./slot-server.js";
 
 /** @throws InvalidModelFileError, SourceUnavailableError, InvalidOptionError, the signal's reason, or the engine's error. */
 export function startBacking(spec: StartSpec, model: GgufModel, context: StartContext, llama: Llama): Promise<Backing> {
@@ -45,7 +45,7 @@ async function acquire(spec: StartSpec, model: GgufModel, context: StartContext,
         const need = await estimateContext(model, profile, plan, spec.gpuLayers, llama);
         return { ram: need.cpuRam, vram: need.gpuVram };
       };
-      const made = { spec, native, threads, owned, backing };
+      const made = { spec, native, threads, owned, backing, context };
       backing.hold(await withEngineLog("Creating a context", signal, () => addPart(parts, plan, estimate, made)));
     }
     signal.throwIfAborted();
@@ -68,6 +68,7 @@ interface PartContext {
   readonly threads: number;
   readonly owned: Owned;
   readonly backing: InProcessBacking;
+  readonly context: StartContext;
 }
 
 /** Creates one context with what serves on it, and returns what it holds. */
@@ -75,7 +76,7 @@ async function addPart(
   parts: BackingParts,
   plan: ContextPlan,
   estimate: () => Promise<ContextBytes>,
-  { spec, native, threads, owned, backing }: PartContext,
+  { spec, native, threads, owned, backing, context: { queueLimit, steps } }: PartContext,
 ): Promise<ContextBytes> {
   const { modelId, profile } = spec;
   const limits = { modelId, contextSize: profile.contextSize };
@@ -87,11 +88,19 @@ async function addPart(
       backing.watch(context.onDispose);
       parts.generation = new SlotServer({
         modelId,
-        slots: plan.sequences,
+        incarnation: spec.incarnation,
         maxQueue: profile.maxQueue,
-        batchSize: plan.batchSize,
+        queueLimit,
+        steps,
         detokenizer: native,
-        newSequence: () => context.getSequence({ contextShift: NO_CONTEXT_SHIFT }),
+        groups: [
+          {
+            slots: plan.sequences,
+            batchSize: plan.batchSize,
+            decodeWidths: [],
+            newSequence: () => newSequence(context),
+          },
+        ],
         onBroken,
       });
       return contextBytes(context) ?? estimate();
@@ -99,8 +108,11 @@ async function addPart(
     case "transient":
       parts.generation = new TransientGeneration({
         modelId,
+        incarnation: spec.incarnation,
         model: native,
         maxQueue: profile.maxQueue,
+        queueLimit,
+        steps,
         batchSize: plan.batchSize,
         createContext: () => createGenerationContext(native, plan, threads),
         onBroken,

@@ -1,5 +1,10 @@
 /** One at a time, first come first served: for engine objects that can do one thing at once. */
-import { SlotQueue } from "./scheduler.js";
+import type { QueueFullDetails } from "../../errors.js";
+import type { QueueLimit } from "../backend.js";
+import { SlotQueue } from "./scheduler/slot-queue.js";
+
+/** Which limit is reached. */
+type QueueFullness = Omit<QueueFullDetails, "modelId">;
 
 interface Waiter {
   readonly go: () => void;
@@ -8,9 +13,9 @@ interface Waiter {
 export class Turns {
   readonly #queue: SlotQueue<Waiter>;
 
-  /** `maxWaiting`: how many may wait while one has its turn. */
-  constructor(maxWaiting = Infinity) {
-    this.#queue = new SlotQueue(1, maxWaiting);
+  /** `maxQueue`: how many may wait while one has its turn; `shared`: what they share with the queues of other models. */
+  constructor(maxQueue = Infinity, shared?: QueueLimit) {
+    this.#queue = new SlotQueue({ slots: 1, maxQueue, shared });
   }
 
   get waiting(): number {
@@ -21,7 +26,7 @@ export class Turns {
    * Resolves when it is this caller's turn, with the function that ends it. Rejects with the signal's reason as soon as
    * that is aborted, also while waiting; with what `full` makes when too many wait already.
    */
-  take(signal: AbortSignal, full: () => Error): Promise<() => void> {
+  take(signal: AbortSignal, full: (details: QueueFullness) => Error): Promise<() => void> {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(signal.reason);
       const withdraw = () => {
@@ -31,13 +36,15 @@ export class Turns {
         go: () => {
           signal.removeEventListener("abort", withdraw);
           resolve(() => {
-            for (const { job } of this.#queue.release(0)) job.go();
+            for (const { job } of this.#queue.release([0], performance.now())) job.go();
           });
         },
       };
-      const admission = this.#queue.admit(waiter);
-      if (admission === "full") return reject(full());
-      if (admission === "queued") return signal.addEventListener("abort", withdraw, { once: true });
+      const now = performance.now();
+      const admission = this.#queue.admit(waiter, now);
+      if (admission.type === "full")
+        return reject(full({ ...admission, retryAfterMs: this.#queue.expectedWaitMs(now) }));
+      if (admission.type === "queued") return signal.addEventListener("abort", withdraw, { once: true });
       waiter.go();
     });
   }

@@ -2,8 +2,9 @@
 import { LlamaModel, type LlamaContextSequence } from "node-llama-cpp";
 import { beforeAll, describe, expect, it } from "vitest";
 import type { Backing, BackingRequest } from "../../../src/backends/backend.js";
-import { makeJob, NO_CONTEXT_SHIFT } from "../../../src/backends/node-llama-cpp/generation.js";
-import { SlotServer } from "../../../src/backends/node-llama-cpp/server-backing.js";
+import { newSequence } from "../../../src/backends/node-llama-cpp/contexts.js";
+import { makeJob } from "../../../src/backends/node-llama-cpp/generation.js";
+import { SlotServer } from "../../../src/backends/node-llama-cpp/slot-server.js";
 import type { Sequence } from "../../../src/backends/node-llama-cpp/slot-run.js";
 import type { ChatMessage } from "../../../src/inference.js";
 import { makeRandomModel, makeRecallModel, recallKeys } from "../../../src/testing/gguf/index.js";
@@ -198,7 +199,7 @@ describe("the recall model", () => {
     const { native } = await start(recall, { contextSize: 64, parallel: 1 });
     if (!(native instanceof LlamaModel)) throw new TypeError("The backing shows no model");
     await using context = await native.createContext({ contextSize: 512, sequences: 2, threads: 1 });
-    const sequences = [0, 1].map(() => context.getSequence({ contextShift: NO_CONTEXT_SHIFT }));
+    const sequences = [0, 1].map(() => newSequence(context));
     let made = 0;
     const pick = (index: number): LlamaContextSequence => {
       const sequence = sequences[index];
@@ -207,14 +208,21 @@ describe("the recall model", () => {
     };
     const server = new SlotServer({
       modelId: "test",
-      slots: 2,
+      incarnation: 1,
       maxQueue: 2,
-      batchSize: 512,
+      queueLimit: undefined,
       detokenizer: native,
-      newSequence: () => {
-        const index = made++;
-        return disguised(pick(index), () => pick(isSwapped ? 1 - index : index));
-      },
+      groups: [
+        {
+          slots: 2,
+          batchSize: 512,
+          decodeWidths: [],
+          newSequence: () => {
+            const index = made++;
+            return disguised(pick(index), () => pick(isSwapped ? 1 - index : index));
+          },
+        },
+      ],
       onBroken: () => undefined,
     });
     const say = async (text: string, maxTokens?: number) => {

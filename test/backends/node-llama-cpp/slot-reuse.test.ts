@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { SlotServer } from "../../../src/backends/node-llama-cpp/server-backing.js";
+import type { SlotServer } from "../../../src/backends/node-llama-cpp/slot-server.js";
 import type { Job } from "../../../src/backends/node-llama-cpp/slot-run.js";
 import { Gate } from "../../../src/testing/gate.js";
 import { BAD, FakeEngine, job, LETTER, serve, tokens } from "./slot-server-fixture.js";

@@ -1,7 +1,9 @@
 /** A server of slots on an engine that is a double, for the tests of what happens in which step. */
 import type { Token } from "node-llama-cpp";
-import { SlotServer } from "../../../src/backends/node-llama-cpp/server-backing.js";
+import { SlotServer } from "../../../src/backends/node-llama-cpp/slot-server.js";
+import type { StepListener } from "../../../src/backends/backend.js";
 import type { Job, Sequence } from "../../../src/backends/node-llama-cpp/slot-run.js";
+import type { Priority } from "../../../src/inference.js";
 import type { Gate } from "../../../src/testing/gate.js";
 import { request } from "./engine-fixture.js";
 
@@ -84,16 +86,35 @@ export class FakeEngine {
   }
 }
 
-export function serve(options: { slots?: number; maxQueue?: number; engine?: FakeEngine } = {}) {
+export interface ServeOptions {
+  readonly slots?: number;
+  readonly maxQueue?: number;
+  readonly engine?: FakeEngine;
+  /** Further contexts, of as many slots each, on engines of their own. */
+  readonly others?: readonly FakeEngine[];
+  readonly decodeWidths?: readonly number[];
+  readonly steps?: StepListener;
+}
+
+export function serve(options: ServeOptions = {}) {
   const engine = options.engine ?? new FakeEngine();
+  const { slots = 2, decodeWidths = [] } = options;
   const broken: unknown[] = [];
   const server = new SlotServer({
     modelId: "test",
-    slots: options.slots ?? 2,
+    incarnation: 1,
     maxQueue: options.maxQueue ?? 4,
-    batchSize: 512,
+    queueLimit: undefined,
     detokenizer: { detokenize: (ids) => String.fromCharCode(...ids) },
-    newSequence: engine.newSequence,
+    groups: [engine, ...(options.others ?? [])].map(({ newSequence }) => ({
+      slots,
+      batchSize: 512,
+      decodeWidths,
+      newSequence,
+    })),
+    steps: options.steps,
+    // steps that take no time: what is decided does not depend on the machine
+    now: () => 0,
     onBroken: (cause) => broken.push(cause),
   });
   return { engine, server, broken };
@@ -106,11 +127,19 @@ export function job(
     maxTokens?: number;
     signal?: AbortSignal;
     onText?: (text: string) => void;
+    priority?: Priority;
+    isPaused?: () => boolean;
   } = {},
 ): Job {
   const signal = options.signal ?? new AbortController().signal;
   return {
-    request: request({ signal, ...(options.onText && { onText: options.onText }) }),
+    request: {
+      ...request({ signal, ...(options.onText && { onText: options.onText }) }),
+      priority: options.priority,
+      get isPaused() {
+        return options.isPaused?.() ?? false;
+      },
+    },
     signal,
     submittedAt: 0,
     tokens: options.prompt ?? tokens(1, 2, 3),

@@ -4,29 +4,54 @@
  * requests let in and out and sequences cut. A slot keeps what its last request has evaluated, for the next one that
  * begins alike.
  */
-import { QueueFullError } from "../../errors.js";
 import type { Completion } from "../backend.js";
-import { chooseSlot, planStep, reusableTokens, SlotQueue, type SlotCache } from "./scheduler.js";
+import { Pace } from "./scheduler/pace.js";
+import { reusableTokens, type SlotCache } from "./scheduler/slot-choice.js";
+import { planStep, prefillTokens, type Work } from "./scheduler/step-plan.js";
 import { SlotRun, type Job, type Sequence } from "./slot-run.js";
-import { PieceCache, type Detokenizer } from "./text.js";
-
-export interface SlotServerOptions {
-  readonly modelId: string;
-  readonly slots: number;
-  readonly maxQueue: number;
-  readonly batchSize: number;
-  readonly detokenizer: Detokenizer;
-  /** A fresh sequence of the context: one for each slot, and another where one has become unusable. */
-  readonly newSequence: () => Sequence;
-  /** Told once if the server itself can no longer go on. */
-  readonly onBroken: (cause: unknown) => void;
-}
+import type { PieceCache } from "./text.js";
 
 /** A job and the promise that its caller holds. */
-interface Ticket {
+export interface Ticket {
   readonly job: Job;
   readonly resolve: (completion: Completion) => void;
   readonly reject: (reason: unknown) => void;
+}
+
+/** What a step did. */
+export interface Step {
+  /** Slots with a request. */
+  readonly activeSlots: number;
+  readonly decodeTokens: number;
+  readonly prefillTokens: number;
+  readonly ms: number;
+}
+
+export interface SlotGroupOptions {
+  readonly slots: number;
+  readonly batchSize: number;
+  /** How many advance in one step, by how many decode. */
+  readonly decodeWidths: readonly number[];
+  /** A fresh sequence of the context: one for each slot, and another where one has become unusable. */
+  readonly newSequence: () => Sequence;
+}
+
+/** What the group tells its owner, and shares with it. */
+export interface SlotGroupOwner {
+  readonly pieces: PieceCache;
+  /** With special tokens as text. */
+  readonly structuredPieces: PieceCache;
+  /** Milliseconds. */
+  readonly now: () => number;
+  /** Jobs that have been given a slot so far, in this group or another. */
+  readonly assigned: number;
+  /** The engine is quiet for these slots, and they have no request any more. */
+  onFree(slots: readonly number[]): void;
+  /** Whether steps are to be told. */
+  readonly isHeard: boolean;
+  onStep(step: Step): void;
+  /** Told once if the group can no longer go on. Its tickets are rejected afterwards. */
+  onBroken(cause: unknown): void;
 }
 
 interface Slot {
@@ -44,25 +69,18 @@ interface Slot {
 }
 
 /** Runs jobs on the slots of one context. */
-export class SlotServer {
-  readonly #options: SlotServerOptions;
-  readonly #queue: SlotQueue<Ticket>;
+export class SlotGroup {
+  readonly #options: SlotGroupOptions;
+  readonly #owner: SlotGroupOwner;
   readonly #slots: Slot[];
-  readonly #pieces: PieceCache;
-  readonly #structuredPieces: PieceCache;
+  readonly #pace: Pace;
   #isTurning = false;
-  #assigned = 0;
-  #broken: { readonly cause: unknown } | undefined;
+  #steps = 0;
 
-  constructor(options: SlotServerOptions) {
+  constructor(options: SlotGroupOptions, owner: SlotGroupOwner) {
     this.#options = options;
-    this.#queue = new SlotQueue(options.slots, options.maxQueue, ({ job }, free) => {
-      const position = chooseSlot(
-        free.map((index) => this.#cacheOf(this.#slot(index))),
-        job,
-      );
-      return free[position] ?? free[0];
-    });
+    this.#owner = owner;
+    this.#pace = new Pace(options.batchSize);
     this.#slots = Array.from({ length: options.slots }, (_, index) => ({
       index,
       sequence: options.newSequence(),
@@ -72,35 +90,25 @@ export class SlotServer {
       scope: "",
       usedAt: 0,
     }));
-    this.#pieces = new PieceCache(options.detokenizer);
-    this.#structuredPieces = new PieceCache(options.detokenizer, true);
   }
 
-  /** Jobs that wait for a slot. */
-  get queued(): number {
-    return this.#queue.waiting;
+  /** Slots with a request. */
+  get busy(): number {
+    return this.#slots.filter(({ ticket }) => ticket !== undefined).length;
   }
 
-  /** Settles when the engine is quiet for this job. */
-  submit(job: Job): Promise<Completion> {
-    return new Promise((resolve, reject) => {
-      if (this.#broken !== undefined) return reject(this.#broken.cause);
-      if (job.signal.aborted) return reject(job.signal.reason);
-      job.request.phase = "queue";
-      const ticket: Ticket = { job, resolve, reject };
-      const admission = this.#queue.admit(ticket);
-      if (admission === "full")
-        return reject(new QueueFullError(this.#options.modelId, this.#options.maxQueue, this.#queue.waiting));
-      if (admission !== "queued") return this.#assign(admission.slot, ticket);
-      // A job that waits does not have to wait for the next pause to leave.
-      job.signal.addEventListener(
-        "abort",
-        () => {
-          if (this.#queue.withdraw(ticket)) reject(job.signal.reason);
-        },
-        { once: true },
-      );
-    });
+  cacheOf(index: number): SlotCache {
+    return this.#cacheOf(this.#slot(index));
+  }
+
+  assign(index: number, ticket: Ticket): void {
+    this.#slot(index).ticket = ticket;
+    this.wake();
+  }
+
+  /** Something may have changed for a request that runs: it was aborted, or its reader has caught up. */
+  wake(): void {
+    if (!this.#isTurning) void this.#turn();
   }
 
   #slot(index: number): Slot {
@@ -110,14 +118,8 @@ export class SlotServer {
   }
 
   #cacheOf({ tokens, scope, usedAt, sequence }: Slot): SlotCache {
-    return { tokens, scope, canCut: !sequence.needsCheckpoints, age: this.#assigned - usedAt };
-  }
-
-  #assign(index: number, ticket: Ticket): void {
-    const slot = this.#slot(index);
-    slot.ticket = ticket;
-    this.#assigned++;
-    if (!this.#isTurning) void this.#turn();
+    const age = this.#owner.assigned - usedAt;
+    return { tokens, scope, canCut: !sequence.needsCheckpoints, age, busyNeighbours: this.busy };
   }
 
   /** Steps until no slot has anything to do. */
@@ -125,10 +127,10 @@ export class SlotServer {
     this.#isTurning = true;
     try {
       // Asked anew after every pause: a job may have been given a slot while the pause ended.
-      while (this.#slots.some(({ ticket }) => ticket !== undefined)) {
+      while (this.#slots.some(canMove)) {
         await this.#pause();
         const running = this.#slots.flatMap(({ run }) => run ?? []);
-        if (running.length > 0) await this.#step(running);
+        if (running.some(({ progress }) => !progress.isPaused)) await this.#step(running);
       }
     } catch (cause) {
       this.#break(cause);
@@ -150,26 +152,39 @@ export class SlotServer {
   }
 
   async #step(running: readonly SlotRun[]): Promise<void> {
-    const plan = planStep(
-      running.map(({ progress }) => progress),
-      this.#options.batchSize,
-    );
-    await Promise.all(running.map((run, index) => run.advance(plan[index] ?? { type: "wait" })));
-    await this.#retryAlone(running, plan);
+    const progress = running.map((run) => run.progress);
+    const decoding = progress.filter(({ decodes, isPaused }) => decodes && !isPaused).length;
+    const { batchSize, decodeWidths } = this.#options;
+    const { isLight, sliceTokens } = this.#pace.next(progress);
+    const limits = { batchSize, sliceTokens, isLight, decodeWidth: decodeWidths[decoding] ?? decoding };
+    const plan = planStep(progress, limits);
+    const step = ++this.#steps;
+    const startedAt = this.#owner.now();
+    await Promise.all(running.map((run, index) => run.advance(plan[index] ?? { type: "wait" }, step)));
+    await this.#retryAlone(running, plan, step);
+    const ms = this.#owner.now() - startedAt;
+    this.#pace.record(progress, plan, isLight, ms);
     for (const run of running) run.deliver();
+    if (!this.#owner.isHeard) return;
+    this.#owner.onStep({
+      activeSlots: running.length,
+      decodeTokens: plan.filter(({ type }) => type === "decode").length,
+      prefillTokens: prefillTokens(progress, plan),
+      ms,
+    });
   }
 
   /**
    * When a native batch fails, the engine gives its error to every request in it. Each is then tried on its own, so that
    * only the one that is to blame fails.
    */
-  async #retryAlone(running: readonly SlotRun[], plan: ReturnType<typeof planStep>): Promise<void> {
+  async #retryAlone(running: readonly SlotRun[], plan: readonly Work[], step: number): Promise<void> {
     const failed = running.filter(({ failure }) => failure !== undefined);
     const errors = failed.map(({ failure }) => failure?.error);
     const together = failed.filter((_, index) => errors.filter((error) => error === errors[index]).length > 1);
     for (const run of together) {
       const work = plan[running.indexOf(run)];
-      if (work !== undefined && !run.job.signal.aborted) await run.advance(work);
+      if (work !== undefined && !run.job.signal.aborted) await run.advance(work, step);
     }
   }
 
@@ -185,8 +200,9 @@ export class SlotServer {
       await this.#replace(slot);
     }
     slot.tokens = [];
-    const pieces = job.structure === undefined ? this.#pieces : this.#structuredPieces;
-    slot.run = new SlotRun(job, slot.sequence, pieces, cached);
+    const { pieces, structuredPieces } = this.#owner;
+    slot.run = new SlotRun(job, slot.sequence, job.structure === undefined ? pieces : structuredPieces, cached);
+    job.request.onResume = () => this.wake();
   }
 
   /** Ends the run; the sequence keeps what is in it, unless that has become doubtful. */
@@ -200,21 +216,21 @@ export class SlotServer {
     if (!isQuiet || !run.isSound) return this.#replace(slot);
     slot.tokens = slot.sequence.contextTokens;
     slot.scope = run.job.scope;
-    slot.usedAt = this.#assigned;
+    slot.usedAt = this.#owner.assigned;
   }
 
-  /** A sequence that cannot be trusted is given back for a fresh one; if that fails, the server is broken. */
+  /** A sequence that cannot be trusted is given back for a fresh one; if that fails, the group is broken. */
   async #replace(slot: Slot): Promise<void> {
     slot.tokens = [];
     await slot.sequence.dispose();
     slot.sequence = this.#options.newSequence();
   }
 
-  /** Hands the slots to the next jobs, and settles those that had them. */
+  /** First the next jobs get the slots, then those that had them are settled. */
   #release(slots: readonly Slot[]): void {
     const left = slots.map((slot) => ({ ticket: slot.ticket, run: slot.run }));
     for (const slot of slots) slot.ticket = slot.run = undefined;
-    for (const { slot, job } of this.#queue.release(...slots.map(({ index }) => index))) this.#assign(slot, job);
+    this.#owner.onFree(slots.map(({ index }) => index));
     for (const { ticket, run } of left) {
       if (ticket === undefined) continue;
       if (ticket.job.signal.aborted) ticket.reject(ticket.job.signal.reason);
@@ -224,16 +240,18 @@ export class SlotServer {
   }
 
   #break(cause: unknown): void {
-    this.#broken = { cause };
-    const tickets = [...this.#slots.flatMap(({ ticket }) => ticket ?? []), ...this.#queue.drain()];
-    for (const slot of this.#slots) {
-      slot.ticket = undefined;
-      slot.run = undefined;
-    }
+    const tickets = this.#slots.flatMap(({ ticket }) => ticket ?? []);
+    for (const slot of this.#slots) slot.ticket = slot.run = undefined;
     // First the owner, who aborts what is in flight with a better reason than this one.
-    this.#options.onBroken(cause);
+    this.#owner.onBroken(cause);
     for (const { job, reject } of tickets) reject(job.signal.aborted ? job.signal.reason : cause);
   }
+}
+
+/** Whether a turn would do anything for this slot. */
+function canMove(slot: Slot): boolean {
+  const { ticket, run } = slot;
+  return ticket !== undefined && (run === undefined || hasEnded(slot) || !run.progress.isPaused);
 }
 
 function hasEnded({ ticket, run }: Slot): boolean {

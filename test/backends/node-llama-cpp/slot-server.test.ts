@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
+import type { StepReport } from "../../../src/inference.js";
 import { Gate } from "../../../src/testing/gate.js";
-import { BAD, job, serve, tokens } from "./slot-server-fixture.js";
+import { BAD, FakeEngine, job, serve, tokens } from "./slot-server-fixture.js";
 
 describe("SlotServer", () => {
   it("advances all slots together, one native batch a step", async () => {
@@ -119,6 +120,7 @@ describe("SlotServer", () => {
       modelId: "test",
       limit: 1,
       queued: 1,
+      retryAfterMs: 2_000,
     });
     await Promise.all(accepted);
     await expect(server.submit(job())).resolves.toBeDefined();
@@ -137,5 +139,105 @@ describe("SlotServer", () => {
     await Promise.all([again(40), again(41), again(42)]);
 
     expect(done).toBe(126);
+  });
+
+  it("spreads jobs over its contexts, which step by themselves", async () => {
+    const other = new FakeEngine();
+    const { engine, server } = serve({ slots: 2, others: [other] });
+
+    await Promise.all([1, 2, 3, 4].map(() => server.submit(job())));
+
+    for (const { events } of [engine, other])
+      expect(events.filter((event) => event.startsWith("step"))).toEqual(["step of 6", "step of 2", "step of 2"]);
+  });
+
+  it("hands a slot of any context to the next in line", async () => {
+    const other = new FakeEngine();
+    const { server } = serve({ slots: 1, maxQueue: 9, others: [other] });
+
+    const results = await Promise.all(Array.from({ length: 9 }, () => server.submit(job())));
+
+    expect(results.map(({ text }) => text)).toEqual(Array.from({ length: 9 }, () => "AAA"));
+    expect(server.queued).toBe(0);
+  });
+
+  it("breaks as a whole when one of its contexts does", async () => {
+    const other = new FakeEngine();
+    const { engine, server, broken } = serve({ slots: 1, others: [other] });
+    await Promise.all([server.submit(job()), server.submit(job())]);
+    engine.cannotClear.add(0);
+    engine.cannotMake = true;
+
+    const results = await Promise.allSettled([1, 2, 3].map(() => server.submit(job())));
+
+    expect(results.filter(({ status }) => status === "rejected").length).toBeGreaterThanOrEqual(1);
+    expect(broken).toEqual([new Error("no sequence left")]);
+    await expect(server.submit(job())).rejects.toThrow("no sequence left");
+  });
+
+  it("advances no more slots in a step than the width says, and all of them in turn", async () => {
+    const { engine, server } = serve({ slots: 4, decodeWidths: [0, 1, 2, 2, 2] });
+
+    const results = await Promise.all([1, 2, 3, 4].map(() => server.submit(job({ maxTokens: 4 }))));
+
+    expect(results.map(({ text }) => text)).toEqual(["AAAA", "AAAA", "AAAA", "AAAA"]);
+    expect(engine.events.filter((event) => event.startsWith("step"))).toEqual([
+      "step of 12",
+      ...Array.from({ length: 6 }, () => "step of 2"),
+    ]);
+  });
+
+  it("lets the more urgent go first", async () => {
+    const { server } = serve({ slots: 1 });
+    const done: string[] = [];
+    const submit = (priority: "interactive" | "background") =>
+      server.submit(job({ priority })).then(() => void done.push(priority));
+
+    await Promise.all([submit("interactive"), submit("background"), submit("interactive")]);
+
+    expect(done).toEqual(["interactive", "interactive", "background"]);
+  });
+
+  it("tells each step to who listens, and makes nothing for nobody", async () => {
+    const told: StepReport[] = [];
+    let isHeard = false;
+    const steps = {
+      get isHeard() {
+        return isHeard;
+      },
+      tell: (step: StepReport) => void told.push(step),
+    };
+    const { server } = serve({ slots: 1, steps });
+
+    await server.submit(job());
+    expect(told).toEqual([]);
+    isHeard = true;
+    await Promise.all([server.submit(job({ prompt: tokens(7, 8), maxTokens: 2 })), server.submit(job())]);
+
+    const common = { modelId: "test", incarnation: 1, activeSlots: 1, ms: 0 };
+    expect(told.slice(0, 2)).toEqual([
+      { ...common, queued: 1, batchTokens: 2, decodeTokens: 0, prefillTokens: 2 },
+      { ...common, queued: 1, batchTokens: 1, decodeTokens: 1, prefillTokens: 0 },
+    ]);
+  });
+
+  it("hears the abort of a job that pauses, while nothing else runs", async () => {
+    const { engine, server } = serve({ slots: 1 });
+    const controller = new AbortController();
+    let isPaused = false;
+    const running = server.submit(
+      job({
+        signal: controller.signal,
+        maxTokens: 1000,
+        isPaused: () => isPaused,
+        onText: () => {
+          isPaused = true;
+          setImmediate(() => controller.abort("left"));
+        },
+      }),
+    );
+
+    await expect(running).rejects.toBe("left");
+    expect(engine.events).toEqual(["step of 3"]);
   });
 });

@@ -1,0 +1,78 @@
+/** What each slot of a context does in the next step. Decisions only. */
+
+/** Where a slot's job is. */
+export interface Progress {
+  readonly promptTokens: number;
+  /** Prompt tokens that are in the cache; all of them once it decodes. */
+  readonly evaluatedTokens: number;
+  readonly decodes: boolean;
+  /** Its reader is behind: nothing more is to be produced for it now. */
+  readonly isPaused: boolean;
+  /** The step in which it produced its last token. */
+  readonly lastStep: number;
+}
+
+/**
+ * `prefill`: evaluate `tokens` more of the prompt. `start`: evaluate the rest of it and sample the first token.
+ * `decode`: sample the next one. `wait`: nothing in this step.
+ */
+export type Work =
+  | { readonly type: "prefill"; readonly tokens: number }
+  | { readonly type: "start" }
+  | { readonly type: "decode" }
+  | { readonly type: "wait" };
+
+/** How much one step may do. */
+export interface StepLimits {
+  /** Tokens of one native batch. */
+  readonly batchSize: number;
+  /** Prompt tokens, over all slots. In a light step only prompts that end in it are evaluated, else the long ones are too. */
+  readonly sliceTokens: number;
+  readonly isLight: boolean;
+  /** Slots that decode at most. */
+  readonly decodeWidth: number;
+}
+
+/** A prompt that has no more than this left is short: it may be evaluated in a light step. */
+export const LIGHT_TOKENS = 32;
+
+/**
+ * The next step of every slot, in the order given. Of those that decode, the ones that have waited longest advance. The
+ * prefilling ones share one slice, equally and the short ones first, so that a step costs the same however many prefill
+ * and a short prompt never waits for a long one. A step fits into one native batch.
+ */
+export function planStep(slots: readonly Progress[], limits: StepLimits): Work[] {
+  const plan: Work[] = slots.map(() => ({ type: "wait" }));
+  const decoding = slots
+    .map((slot, index) => ({ ...slot, index }))
+    .filter(({ decodes, isPaused }) => decodes && !isPaused)
+    .sort((a, b) => a.lastStep - b.lastStep)
+    .slice(0, limits.decodeWidth);
+  for (const { index } of decoding) plan[index] = { type: "decode" };
+
+  const prefilling = slots
+    .map((slot, index) => ({ index, left: slot.decodes ? 0 : slot.promptTokens - slot.evaluatedTokens }))
+    .filter(({ left }) => left > 0 && (!limits.isLight || left <= LIGHT_TOKENS))
+    .sort((a, b) => a.left - b.left);
+  let budget = Math.min(
+    Math.max(limits.sliceTokens, prefilling.length),
+    Math.max(1, limits.batchSize - decoding.length),
+  );
+  for (const [rank, { index, left }] of prefilling.entries()) {
+    const share = limits.isLight ? budget : Math.ceil(budget / (prefilling.length - rank));
+    const tokens = Math.min(left, share);
+    if (tokens === 0 || (limits.isLight && tokens < left)) continue;
+    budget -= tokens;
+    plan[index] = tokens === left ? { type: "start" } : { type: "prefill", tokens };
+  }
+  return plan;
+}
+
+/** Prompt tokens that a plan evaluates. */
+export function prefillTokens(slots: readonly Progress[], plan: readonly Work[]): number {
+  return slots.reduce((sum, { promptTokens, evaluatedTokens }, index) => {
+    const work = plan[index];
+    if (work?.type === "prefill") return sum + work.tokens;
+    return work?.type === "start" ? sum + promptTokens - evaluatedTokens : sum;
+  }, 0);
+}

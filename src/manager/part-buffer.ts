@@ -1,0 +1,92 @@
+/** What a model has said and its reader has not taken yet. A reader who is too far behind makes the model pause. */
+import type { GenerationPart } from "../inference.js";
+import type { Consumer } from "./dispatch.js";
+
+/** Below 64 KiB by more than one step can add. */
+const FULL_BYTES = 60 * 1024;
+const RESUME_BYTES = FULL_BYTES / 2;
+
+interface Pull {
+  resolve(step: IteratorResult<GenerationPart>): void;
+  reject(error: unknown): void;
+}
+
+export class PartBuffer implements Consumer {
+  readonly #leave = new AbortController();
+  readonly #parts: GenerationPart[] = [];
+  readonly #pulls: Pull[] = [];
+  #unreadBytes = 0;
+  #isRead = false;
+  #isBehind = false;
+  #end: { readonly error: unknown } | "finished" | undefined;
+  onPace: (() => void) | undefined;
+
+  get left(): AbortSignal {
+    return this.#leave.signal;
+  }
+
+  get isBehind(): boolean {
+    return this.#isBehind;
+  }
+
+  /** From now on somebody reads. Before, nobody can be behind: who awaits the result alone reads nothing. */
+  beginReading(): void {
+    this.#isRead = true;
+    this.#updatePace();
+  }
+
+  readonly onPart = (part: GenerationPart): void => {
+    if (this.#end !== undefined) return;
+    const pull = this.#pulls.shift();
+    if (pull) return pull.resolve({ done: false, value: part });
+    this.#parts.push(part);
+    this.#count(part, 1);
+  };
+
+  pull(): Promise<IteratorResult<GenerationPart>> {
+    const part = this.#parts.shift();
+    if (part !== undefined) {
+      this.#count(part, -1);
+      return Promise.resolve({ done: false, value: part });
+    }
+    if (this.#end === "finished") return Promise.resolve({ done: true, value: undefined });
+    if (this.#end !== undefined) {
+      const { error } = this.#end;
+      this.#end = "finished"; // an iterator fails once, then it is done
+      return Promise.reject(error);
+    }
+    return new Promise((resolve, reject) => this.#pulls.push({ resolve, reject }));
+  }
+
+  /** The reader wants no more. */
+  leave(reason: unknown): void {
+    this.#leave.abort(reason);
+    this.finish("finished");
+    this.#parts.length = 0;
+  }
+
+  /** No more parts come. */
+  finish(end: { readonly error: unknown } | "finished"): void {
+    if (this.#end !== undefined) return;
+    this.#end = end;
+    for (const pull of this.#pulls.splice(0)) {
+      if (this.#end !== "finished") {
+        pull.reject(this.#end.error);
+        this.#end = "finished";
+      } else pull.resolve({ done: true, value: undefined });
+    }
+  }
+
+  #count(part: GenerationPart, sign: 1 | -1): void {
+    // two bytes for each unit of a string, as the engine of JavaScript keeps it at most
+    if (part.type === "text") this.#unreadBytes += sign * 2 * part.text.length;
+    this.#updatePace();
+  }
+
+  #updatePace(): void {
+    const isBehind = this.#isRead && this.#unreadBytes > (this.#isBehind ? RESUME_BYTES : FULL_BYTES);
+    if (isBehind === this.#isBehind) return;
+    this.#isBehind = isBehind;
+    this.onPace?.();
+  }
+}
