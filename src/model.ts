@@ -67,6 +67,31 @@ export interface ErrorInfo {
   readonly retryable: boolean;
 }
 
+/** How fast a model was in one layout when it was measured. */
+export interface LayoutMeasurement {
+  readonly contexts: number;
+  readonly threadsPerContext: number;
+  /** Of one stream, and of all slots together. */
+  readonly singleTokensPerSecond: number;
+  readonly fullTokensPerSecond: number;
+}
+
+/** How the engine runs the slots of a model, and why so. */
+export interface SlotLayout {
+  /** Contexts of the engine that the slots are spread over; each steps by itself. */
+  readonly contexts: number;
+  readonly threadsPerContext: number;
+  /** Slots of a context that advance in one step when all of them decode. */
+  readonly decodeWidth: number;
+  /**
+   * `options`: nothing was left to choose; `measured`: at this load; `remembered`: measured at an earlier load of the file;
+   * `default`: not measured, since the engine was busy or measuring is switched off.
+   */
+  readonly chosenBy: "options" | "measured" | "remembered" | "default";
+  /** What was compared. */
+  readonly measurements: readonly LayoutMeasurement[];
+}
+
 /** The public view of one declared or resident model. Plain JSON, no handles. */
 export interface ModelInfo {
   readonly id: ModelId;
@@ -85,6 +110,8 @@ export interface ModelInfo {
   readonly contextSize: number | undefined;
   /** Slots (`server`), or calls that may run at once (`direct`). */
   readonly parallel: number | undefined;
+  /** How the slots are run, while the model is loaded in `server` mode. */
+  readonly layout?: SlotLayout;
   /** True if the model was declared at start: it is kept, whatever its status. */
   readonly declared: boolean;
   /** Tells two lives of one id apart: a number that grows with every load of any model; 0 before the first. */

@@ -1,0 +1,86 @@
+/**
+ * How the slots of a model are spread over contexts, how many threads each context has, and how many slots advance in one
+ * step. What is best differs by file, library and machine by more than a factor of two either way, so it is measured where
+ * there is a choice. Decisions only; `calibration.ts` measures.
+ */
+import type { LayoutMeasurement, SlotLayout } from "../../../model.js";
+import type { StepTime } from "../scheduler/decode-width.js";
+
+/** Contexts, and CPU threads of each. */
+export interface Spread {
+  readonly contexts: number;
+  readonly threads: number;
+}
+
+/** What there is to spread. */
+export interface SpreadInput {
+  readonly slots: number;
+  /** CPU threads of the model. */
+  readonly threads: number;
+  /** With layers on a GPU there is one context: threads of the CPU are not what limits it. */
+  readonly usesGpu: boolean;
+}
+
+/** Beyond this many, compute buffers cost more than they gain. */
+const MOST_CONTEXTS = 4;
+/** Kernels work in blocks of rows, and some of their borders lie here (measured). */
+const WIDTHS = [4, 6, 7, 8, 12, 14, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+
+/** The spreads to choose from; the first is what is taken where none is measured. */
+export function candidateSpreads({ slots, threads, usesGpu }: SpreadInput): [Spread, ...Spread[]] {
+  const fallback: Spread = { contexts: 1, threads };
+  if (usesGpu) return [fallback];
+  const spreads = [1, 2, MOST_CONTEXTS]
+    .filter((contexts) => contexts === 1 || contexts <= Math.min(threads, slots))
+    .flatMap((contexts): Spread[] => {
+      const share = Math.floor(threads / contexts);
+      return share === 1 ? [{ contexts, threads: 1 }] : [1, share].map((each) => ({ contexts, threads: each }));
+    });
+  const others = spreads.filter((spread) => spread.contexts !== 1 || spread.threads !== threads);
+  return [fallback, ...others];
+}
+
+/** The widths to choose from on a context of so many slots, the widest first; up to 4 slots all always advance. */
+export function candidateWidths(slots: number): number[] {
+  return slots <= 4 ? [slots] : [slots, ...WIDTHS.filter((width) => width < slots).toReversed()];
+}
+
+/** Slots of each context. */
+export function slotsOf(slots: number, contexts: number): number[] {
+  return Array.from({ length: contexts }, (_, index) => Math.ceil((slots - index) / contexts));
+}
+
+/** What one spread does. */
+export interface SpreadRates {
+  readonly spread: Spread;
+  /** Tokens per second of one stream, and of all slots together. */
+  readonly single: number;
+  readonly full: number;
+}
+
+/** Another spread than the first must be this much better: the first is what people expect, and every measurement has noise. */
+const WORTHWHILE = 1.08;
+
+/** The best spread: for one stream and for many, since a model serves both. */
+export function chooseSpread([first, ...others]: readonly [SpreadRates, ...SpreadRates[]]): SpreadRates {
+  const score = ({ single, full }: SpreadRates) => Math.sqrt(single * full);
+  const best = others.reduce((a, b) => (score(b) > score(a) ? b : a), first);
+  return score(best) > score(first) * WORTHWHILE ? best : first;
+}
+
+/** What was found out about one model on one machine. Plain JSON: it is kept in a file. */
+export interface Calibration {
+  readonly spread: Spread;
+  /** Steps of one context. */
+  readonly steps: readonly StepTime[];
+  readonly measurements: readonly LayoutMeasurement[];
+}
+
+/** The public view. */
+export function describeLayout(
+  { spread, measurements }: Pick<Calibration, "spread" | "measurements">,
+  decodeWidth: number,
+  chosenBy: SlotLayout["chosenBy"],
+): SlotLayout {
+  return { contexts: spread.contexts, threadsPerContext: spread.threads, decodeWidth, chosenBy, measurements };
+}
