@@ -2,7 +2,15 @@
  * The port between the manager and an engine. A backend knows one kind of engine; a backing is one live model of it.
  * Everything that a backing acquires it gives back in `dispose`; nothing else may touch its native objects.
  */
-import type { ChatMessage, FinishReason, GenerationPart, RequestPhase, Timings, Usage } from "../inference.js";
+import type {
+  ChatMessage,
+  FinishReason,
+  GenerationPart,
+  RequestPhase,
+  Timings,
+  TokenLogprob,
+  Usage,
+} from "../inference.js";
 import type { Capability, DeviceInfo, Mode, ModelId, ModelSource } from "../model.js";
 
 /** How a model is to be placed and run, as the caller gave it. Backends refuse what they cannot honour. */
@@ -120,6 +128,10 @@ export interface Sampling {
   readonly seed: number | undefined;
   readonly stop: readonly string[];
   readonly repeatPenalty: number;
+  /** Pairs of a token and what is added to its logit; -100 bans it. */
+  readonly logitBias?: readonly (readonly [token: number, bias: number])[] | undefined;
+  /** How many of the likeliest tokens to tell beside each token's own probability. `undefined`: tell nothing. */
+  readonly topLogprobs?: number | undefined;
   /** As the caller gave it. Refused with `invalid_option` before anything runs, if the engine cannot honour all of it. */
   readonly jsonSchema?: Readonly<Record<string, unknown>> | undefined;
   /** GBNF text, likewise. Never beside `jsonSchema`. */
@@ -131,6 +143,8 @@ export interface Completion {
   readonly finishReason: FinishReason;
   readonly usage: Usage;
   readonly timings: Timings;
+  /** Where the sampling asks for them: one for each completion token. */
+  readonly logprobs?: readonly TokenLogprob[];
 }
 
 /** What to do with a text that does not fit: cut it at its end, or refuse it with `context_length_exceeded`. */

@@ -183,6 +183,19 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       },
     );
 
+    it("tells for each token how likely it was, with the parts too, if it is asked", async () => {
+      const { talker } = await setup();
+      const backing = await start(talker.source);
+
+      const silent = await talk(backing, "hello");
+      const { completion, parts } = await talk(backing, "hello", { topLogprobs: 1 });
+
+      expect(silent.completion).not.toHaveProperty("logprobs");
+      expect(completion.logprobs).toHaveLength(completion.usage.completionTokens);
+      expect(completion.logprobs?.every(({ logprob, top }) => logprob <= 0 && top?.length === 1)).toBe(true);
+      expect(parts.flatMap((part) => (part.type === "text" ? (part.logprobs ?? []) : []))).toEqual(completion.logprobs);
+    });
+
     it("stops at maxTokens and at a stop sequence, which it never leaks", async () => {
       const { talker } = await setup();
       const backing = await start(talker.source);

@@ -28,6 +28,9 @@ function outcome(check: () => unknown): unknown {
   }
 }
 
+/** A bias for so many tokens. */
+const biasOf = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, token) => [token, 1]));
+
 const refused = (option: string) => expect.objectContaining({ code: "invalid_option", option });
 
 describe("load options", () => {
@@ -144,6 +147,8 @@ describe("sampling options", () => {
       seed: undefined,
       stop: [],
       repeatPenalty: 1,
+      logitBias: undefined,
+      topLogprobs: undefined,
       jsonSchema: undefined,
       grammar: undefined,
     });
@@ -158,6 +163,9 @@ describe("sampling options", () => {
     ["seed", [0, 2 ** 32 - 1], [-1, 2 ** 32, 0.5]],
     ["stop", ["x", ["a", "b"], []], ["", [""], [1], "\uD800", Array.from({ length: 17 }, () => "x")]],
     ["repeatPenalty", [1, 1.1], [0, -1, Number.NaN]],
+    ["logitBias", [{}, { 5: -100, 7: 0.5 }], [{ 5: 101 }, { 5: Number.NaN }, { 5: "1" }, { a: 1 }, { [-1]: 1 }, [1]]],
+    ["logitBias", [biasOf(1024)], [biasOf(1025), { 1.5: 1 }, { 1e10: 1 }, new Map([[5, 1]]), null]],
+    ["logprobs", [true, false], [1, "yes"]],
     ["jsonSchema", [{ type: "string" }, {}], ["{}", [], null, 1]],
     ["grammar", ['root ::= "a"'], ["", " ", 1, "\uD800", {}]],
     ["scope", ["", "user 7", "x".repeat(200)], ["x".repeat(201), 7, null]],
@@ -167,6 +175,23 @@ describe("sampling options", () => {
     for (const value of good) expect(outcome(() => checkGenerateOptions({ [name]: value }))).toHaveProperty("sampling");
     for (const value of bad)
       expect(outcome(() => checkGenerateOptions({ [name]: value }))).toMatchObject({ code: "invalid_option" });
+  });
+
+  it("take topLogprobs beside logprobs, where alone it would have no effect", () => {
+    const topLogprobs = (options: object) => outcome(() => checkGenerateOptions(options));
+
+    expect(topLogprobs({ logprobs: true, topLogprobs: 20 })).toMatchObject({ sampling: { topLogprobs: 20 } });
+    expect(topLogprobs({ logprobs: true })).toMatchObject({ sampling: { topLogprobs: 0 } });
+    expect(topLogprobs({ logprobs: false })).toMatchObject({ sampling: { topLogprobs: undefined } });
+    for (const wrong of [{ topLogprobs: 1 }, { logprobs: false, topLogprobs: 1 }, { logprobs: true, topLogprobs: 21 }])
+      expect(topLogprobs(wrong)).toEqual(refused("topLogprobs"));
+  });
+
+  it("hand logit biases on as pairs", () => {
+    expect(checkGenerateOptions({ logitBias: { 7: 0.5, 5: -100 } }).sampling.logitBias).toEqual([
+      [5, -100],
+      [7, 0.5],
+    ]);
   });
 
   it("take a JSON schema or a grammar, not both", () => {
