@@ -25,7 +25,7 @@ export interface EngineOptions {
   readonly offloadKqv?: boolean | undefined;
   /** Tokens per slot. Default `min(4096, trained context)`. */
   readonly contextSize?: number | undefined;
-  /** Slots of `server` mode, 1 to 256. Default 4. */
+  /** Slots of `server` mode, and texts that are embedded or ranked at once (at most `threads`); 1 to 256. Default 4. */
   readonly parallel?: number | undefined;
   readonly kvCacheType?: "f16" | "q8_0" | "q4_0" | undefined;
   /** Tokens evaluated in one native call at most. Default 512. */
@@ -33,7 +33,7 @@ export interface EngineOptions {
   readonly flashAttention?: boolean | undefined;
   /** CPU threads of this model, at most the supervisor's `maxThreads`. Default: `maxThreads`. */
   readonly threads?: number | undefined;
-  /** Requests that may wait for a slot. Default 64. */
+  /** Requests that may wait for a slot, and as many calls of `embed` or `rank` for a context. Default 64. */
   readonly maxQueue?: number | undefined;
 }
 
@@ -56,6 +56,7 @@ export interface ModelProfile extends EngineOptions {
   readonly capabilities: readonly Capability[];
   readonly contextSize: number;
   readonly parallel: number;
+  readonly threads: number;
   readonly maxQueue: number;
 }
 
@@ -176,7 +177,7 @@ export interface Backing {
   readonly native?: unknown;
   /** What the engine says it holds now. */
   memory(): MemoryNeed;
-  /** Requests that wait for a slot now. */
+  /** Requests that wait for a slot or a context now. */
   queued(): number;
   generate?(prompt: string, sampling: Sampling, request: BackingRequest): Promise<Completion>;
   chat?(messages: readonly ChatMessage[], sampling: Sampling, request: BackingRequest): Promise<Completion>;

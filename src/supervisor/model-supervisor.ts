@@ -55,9 +55,10 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     backend = nodeLlamaCpp(),
     memoryBudget: budget = "auto",
     models: declarations = [],
-    maxThreads = "auto",
     clock = DEFAULT_CLOCK,
   } = options;
+  const maxThreads =
+    options.maxThreads === undefined || options.maxThreads === "auto" ? defaultMaxThreads() : options.maxThreads;
   const logger = safeLogger(options.logger ?? DEFAULT_LOGGER);
   const { table, writer } = createModelTable(await backend.devices());
   const events = new ModelEvents(logger);
@@ -67,7 +68,7 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     writer,
     backend,
     budget,
-    maxThreads: maxThreads === "auto" ? defaultMaxThreads() : maxThreads,
+    maxThreads,
     declarations: new Map(declarations.map((declaration) => [declaration.id, declaration])),
     clock,
     logger,
@@ -88,6 +89,7 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     table,
     backend,
     budget,
+    maxThreads,
     clock,
     logger,
     events,

@@ -45,6 +45,7 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       capabilities: model.defaultCapabilities,
       contextSize: 128,
       parallel: 2,
+      threads: 1,
       maxQueue: 4,
       ...wanted,
     };
@@ -111,6 +112,7 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
         capabilities: ["generate"],
         contextSize: 128,
         parallel: 2,
+        threads: 1,
         maxQueue: 4,
       });
 
@@ -128,6 +130,7 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
         capabilities: ["generate"],
         contextSize: 128,
         parallel: 1,
+        threads: 1,
         maxQueue: 1,
       };
       const spec = { modelId: "m", incarnation: 1, model, profile, gpuLayers: 0 };
@@ -215,7 +218,7 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
 
     it("serves more requests than it has slots, each exactly, and refuses what is beyond its queue at once", async () => {
       const { talker } = await setup();
-      const backing = await start(talker.source, { parallel: 2, maxQueue: 4 });
+      const backing = await start(talker.source, { parallel: 2, threads: 1, maxQueue: 4 });
 
       const results = await Promise.allSettled(Array.from({ length: 8 }, () => talk(backing, "hello")));
 

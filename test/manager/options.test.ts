@@ -99,18 +99,29 @@ describe("the profile of a model", () => {
   } as const;
 
   it("has these defaults", () => {
-    expect(profileOf("m", loadSettings({}), model)).toMatchObject({
+    expect(profileOf("m", loadSettings({}), model, 3)).toMatchObject({
       mode: "server",
       capabilities: ["generate", "chat"],
       contextSize: 4096,
       parallel: 4,
+      threads: 3,
       maxQueue: 64,
     });
-    expect(profileOf("m", loadSettings({}), { ...model, trainedContextSize: 128 })).toMatchObject({ contextSize: 128 });
+    expect(profileOf("m", loadSettings({}), { ...model, trainedContextSize: 128 }, 3)).toMatchObject({
+      contextSize: 128,
+    });
   });
 
   it.each([
-    [{ capabilities: ["embed"] }, { mode: "direct", parallel: 1 }],
+    [{ capabilities: ["embed"] }, { mode: "direct", parallel: 3, threads: 3 }],
+    [
+      { capabilities: ["embed"], parallel: 2 },
+      { mode: "direct", parallel: 2, threads: 3 },
+    ],
+    [
+      { capabilities: ["chat", "embed"], threads: 1 },
+      { mode: "direct", parallel: 1, threads: 1 },
+    ],
     [
       { capabilities: ["generate", "embed"], mode: "server" },
       { mode: "server", parallel: 4 },
@@ -125,11 +136,11 @@ describe("the profile of a model", () => {
     ],
     [{ capabilities: ["chat", "chat"] }, { capabilities: ["chat"] }],
   ] as const)("of %j is %j", (options, expected) => {
-    expect(profileOf("m", loadSettings(options), model)).toMatchObject(expected);
+    expect(profileOf("m", loadSettings(options), model, 3)).toMatchObject(expected);
   });
 
   it("is refused for what the file cannot do", () => {
-    expect(outcome(() => profileOf("m", loadSettings({ capabilities: ["rank"] }), model))).toMatchObject({
+    expect(outcome(() => profileOf("m", loadSettings({ capabilities: ["rank"] }), model, 3))).toMatchObject({
       code: "unsupported_capability",
       capability: "rank",
     });

@@ -89,7 +89,7 @@ export class InProcessBacking {
       exited: this.#exited,
       native: this.#model,
       memory: () => this.#memory(),
-      queued: () => generation?.queued ?? 0,
+      queued: () => (generation?.queued ?? 0) + (embedder?.queued ?? 0) + (ranker?.queued ?? 0),
       ...(capabilities.includes("generate") && {
         generate: (prompt: string, sampling: Sampling, request: BackingRequest) =>
           generate(sampling, request, () => prompts.fromText(prompt)),

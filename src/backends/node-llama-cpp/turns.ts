@@ -1,16 +1,16 @@
-/** One at a time, first come first served: for engine objects that can do one thing at once. */
+/** One at a time, or a few, first come first served: for engine objects that can do one thing at once. */
 import { SlotQueue } from "./scheduler.js";
 
 interface Waiter {
-  readonly go: () => void;
+  readonly go: (place: number) => void;
 }
 
 export class Turns {
   readonly #queue: SlotQueue<Waiter>;
 
-  /** `maxWaiting`: how many may wait while one has its turn. */
-  constructor(maxWaiting = Infinity) {
-    this.#queue = new SlotQueue(1, maxWaiting);
+  /** `maxWaiting`: how many may wait. `places`: how many have their turn at a time. */
+  constructor(maxWaiting = Infinity, places = 1) {
+    this.#queue = new SlotQueue(places, maxWaiting);
   }
 
   get waiting(): number {
@@ -28,17 +28,17 @@ export class Turns {
         if (this.#queue.withdraw(waiter)) reject(signal.reason);
       };
       const waiter: Waiter = {
-        go: () => {
+        go: (place) => {
           signal.removeEventListener("abort", withdraw);
           resolve(() => {
-            for (const { job } of this.#queue.release(0)) job.go();
+            for (const { job, slot } of this.#queue.release(place)) job.go(slot);
           });
         },
       };
       const admission = this.#queue.admit(waiter);
       if (admission === "full") return reject(full());
       if (admission === "queued") return signal.addEventListener("abort", withdraw, { once: true });
-      waiter.go();
+      waiter.go(admission.slot);
     });
   }
 }

@@ -21,6 +21,19 @@ describe("Turns", () => {
     expect(order).toEqual(["a begins", "a ends", "b begins", "b ends", "c begins", "c ends"]);
   });
 
+  it("lets as many at a time as there are places", async () => {
+    const turns = new Turns(Infinity, 2);
+    const [first, second] = await Promise.all([turns.take(never, full), turns.take(never, full)]);
+    const [third, fourth] = [turns.take(never, full), turns.take(never, full)];
+
+    expect(turns.waiting).toBe(2);
+    second();
+    await third;
+    expect(turns.waiting).toBe(1);
+    first();
+    await expect(fourth).resolves.toBeTypeOf("function");
+  });
+
   it("turns away more waiters than allowed, and takes them again when there is room", async () => {
     const turns = new Turns(1);
     const end = await turns.take(never, full);

@@ -1,0 +1,99 @@
+/** Contexts that evaluate a text each at a time, and the calls that share them. */
+import { setMaxListeners } from "node:events";
+import { QueueFullError } from "../../errors.js";
+import type { BackingRequest } from "../backend.js";
+import { Turns } from "./turns.js";
+
+export interface TextPoolLimits {
+  readonly modelId: string;
+  /** Calls that may be there beyond one for each context. */
+  readonly maxQueue: number;
+}
+
+/** Calls take turns text by text, so that a long list does not keep a single text waiting. */
+export class TextPool<Context> {
+  readonly #contexts: readonly Context[];
+  readonly #free: Context[];
+  readonly #turns: Turns;
+  readonly #limits: TextPoolLimits;
+  #calls = 0;
+
+  constructor(contexts: readonly Context[], limits: TextPoolLimits) {
+    this.#contexts = contexts;
+    this.#free = [...contexts];
+    this.#turns = new Turns(Infinity, contexts.length);
+    this.#limits = limits;
+  }
+
+  /** Calls beyond one for each context. All of them advance, but they are more than can at a time. */
+  get queued(): number {
+    return Math.max(0, this.#calls - this.#contexts.length);
+  }
+
+  /**
+   * One call: what `prepare` makes of its texts is evaluated on as many contexts as are free, and comes back in order.
+   * When it rejects, because of one text or of the signal, none of its texts is being evaluated any more.
+   * @throws QueueFullError
+   */
+  async run<Item, Result>(
+    request: BackingRequest,
+    signal: AbortSignal,
+    prepare: (context: Context) => readonly Item[],
+    evaluate: (context: Context, item: Item) => Promise<Result>,
+  ): Promise<{ items: readonly Item[]; results: Result[] }> {
+    const { modelId, maxQueue } = this.#limits;
+    const [first] = this.#contexts;
+    if (first === undefined) throw new TypeError("There is no context to evaluate texts in");
+    if (this.#calls >= this.#contexts.length + maxQueue) throw new QueueFullError(modelId, maxQueue, this.queued);
+    this.#calls++;
+    request.phase = "queue";
+    try {
+      const items = prepare(first);
+      return { items, results: await this.#evaluateAll(request, signal, items, evaluate) };
+    } finally {
+      this.#calls--;
+    }
+  }
+
+  async #evaluateAll<Item, Result>(
+    request: BackingRequest,
+    signal: AbortSignal,
+    items: readonly Item[],
+    evaluate: (context: Context, item: Item) => Promise<Result>,
+  ): Promise<Result[]> {
+    const failure = new AbortController();
+    const ended = AbortSignal.any([signal, failure.signal]);
+    setMaxListeners(0, ended); // each context's turn listens; Node would warn of a leak from the eleventh on
+    const results: Result[] = [];
+    // one iterator for all: each text is taken by whoever is free
+    const left = items.entries();
+    const work = async () => {
+      for (const [index, item] of left) {
+        results[index] = await this.#inTurn(ended, (context) => {
+          request.phase = "prefill";
+          return evaluate(context, item);
+        });
+      }
+    };
+    const workers = Array.from({ length: Math.min(items.length, this.#contexts.length) }, () =>
+      work().catch((error: unknown) => failure.abort(error)),
+    );
+    await Promise.all(workers);
+    ended.throwIfAborted();
+    return results;
+  }
+
+  /** One text's evaluation, which cannot be interrupted: an abort is seen before it and after it. */
+  async #inTurn<Result>(signal: AbortSignal, evaluate: (context: Context) => Promise<Result>): Promise<Result> {
+    const end = await this.#turns.take(signal, () => new RangeError("Turns without a limit are never full"));
+    const context = this.#free.pop();
+    try {
+      signal.throwIfAborted();
+      if (context === undefined) throw new TypeError("There are more turns than contexts");
+      return await evaluate(context);
+    } finally {
+      if (context !== undefined) this.#free.push(context);
+      end();
+    }
+  }
+}
