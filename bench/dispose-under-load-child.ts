@@ -57,6 +57,7 @@ async function drainedRound(backend: ReturnType<typeof nodeLlamaCpp>, model: Res
     capabilities: ["generate", "chat", "embed"],
     contextSize: 1024,
     parallel: 1 + Math.floor(random() * 4),
+    threads: 1,
     maxQueue: 4,
   };
   const controller = new AbortController();

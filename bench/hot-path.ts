@@ -60,7 +60,14 @@ async function tablePath(): Promise<Figure[]> {
 async function fakeBacking(backend: FakeBackend) {
   const { signal } = new AbortController();
   const model = await backend.resolve("m.gguf", {}, signal);
-  const profile = { mode: "server", capabilities: ["generate"], contextSize: 8, parallel: 1, maxQueue: 1 } as const;
+  const profile = {
+    mode: "server",
+    capabilities: ["generate"],
+    contextSize: 8,
+    parallel: 1,
+    threads: 1,
+    maxQueue: 1,
+  } as const;
   return backend.start(
     { modelId: "m", incarnation: 1, model, profile, gpuLayers: 0 },
     { signal, maxThreads: 1, onProgress: () => undefined },

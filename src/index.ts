@@ -72,12 +72,14 @@ export type {
   GenerateOptions,
   GenerateResult,
   GenerationPart,
+  LikelyToken,
   RankOptions,
   RankResult,
   RequestOptions,
   RequestPhase,
   SamplingOptions,
   Timings,
+  TokenLogprob,
   Usage,
 } from "./inference.js";
 export type {

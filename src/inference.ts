@@ -30,6 +30,18 @@ export interface SamplingOptions {
   /** Makes the last 64 tokens less likely to come again; 1 (the default) is off. */
   readonly repeatPenalty?: number | undefined;
   /**
+   * By token id, what is added to the token's logit before anything else: -100 to 100, where -100 bans the token. Ids
+   * outside the vocabulary, and tokens that end a text, are refused with `invalid_option`. Up to 1024 tokens.
+   */
+  readonly logitBias?: Readonly<Record<number, number>> | undefined;
+  /**
+   * `true` tells for each token of the text how likely it was; see {@link TokenLogprob}. Default false, which costs
+   * nothing. With a schema or grammar and a `seed`, the text may be another one than without.
+   */
+  readonly logprobs?: boolean | undefined;
+  /** Beside `logprobs: true`: for each token also the likeliest ones in its place, so many at most, 0 to 20. Default 0. */
+  readonly topLogprobs?: number | undefined;
+  /**
    * The text is JSON that obeys this schema. In it: `type` (`object`, `array`, `string`, `number`, `integer`, `boolean`,
    * `null`), `properties` (each is written, in this order), `additionalProperties` (default false), `required`, `items`,
    * `prefixItems`, `enum`, `const`, `oneOf`, `$ref` to `$defs`, lengths and counts, `format` of dates and times. Other
@@ -85,6 +97,25 @@ export interface Usage {
   readonly cachedTokens: number;
 }
 
+/** A token, and how likely it was. */
+export interface LikelyToken {
+  readonly token: number;
+  /** Its text after the tokens before it. U+FFFD stands for a part of a character; special tokens may have none. */
+  readonly text: string;
+  /**
+   * Natural logarithm of the probability with which the engine drew from what was left to choose from: after `logitBias`,
+   * `repeatPenalty`, schema or grammar, `topK`, `topP`, `minP` and `temperature`. At temperature 0, which takes the likeliest
+   * without drawing, it is that of the whole vocabulary at temperature 1, before `topK`, `topP` and `minP`. So the model's
+   * own distribution is seen at temperature 0, or with `temperature: 1, topK: 0, topP: 1, minP: 0`.
+   */
+  readonly logprob: number;
+}
+
+/** A token of a text; with `topLogprobs`, what else could have stood in its place, likeliest first. */
+export interface TokenLogprob extends LikelyToken {
+  readonly top?: readonly LikelyToken[];
+}
+
 /** Milliseconds. */
 export interface Timings {
   readonly queueMs: number;
@@ -100,13 +131,16 @@ export interface GenerateResult {
   readonly finishReason: FinishReason;
   readonly usage: Usage;
   readonly timings: Timings;
+  /** With `logprobs`: one for each of `usage.completionTokens`, also for those that a stop sequence took out of the text. */
+  readonly logprobs?: readonly TokenLogprob[];
   readonly modelId: string;
   readonly requestId: string;
 }
 
 /** A piece of a running generation. */
 export type GenerationPart =
-  | { readonly type: "text"; readonly text: string }
+  /** `logprobs`: of the tokens sampled since the part before; their text may follow in a later part, or in none. */
+  | { readonly type: "text"; readonly text: string; readonly logprobs?: readonly TokenLogprob[] }
   | { readonly type: "finish"; readonly finishReason: FinishReason; readonly usage: Usage };
 
 /** Options of `rank`. */

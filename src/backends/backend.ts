@@ -10,6 +10,7 @@ import type {
   RequestPhase,
   StepReport,
   Timings,
+  TokenLogprob,
   Usage,
 } from "../inference.js";
 import type { Capability, DeviceInfo, Mode, ModelId, ModelSource } from "../model.js";
@@ -26,7 +27,7 @@ export interface EngineOptions {
   readonly offloadKqv?: boolean | undefined;
   /** Tokens per slot. Default `min(4096, trained context)`. */
   readonly contextSize?: number | undefined;
-  /** Slots of `server` mode, 1 to 256. Default 4. */
+  /** Slots of `server` mode, and texts that are embedded or ranked at once (at most `threads`); 1 to 256. Default 4. */
   readonly parallel?: number | undefined;
   readonly kvCacheType?: "f16" | "q8_0" | "q4_0" | undefined;
   /** Tokens evaluated in one native call at most. Default 512. */
@@ -34,7 +35,7 @@ export interface EngineOptions {
   readonly flashAttention?: boolean | undefined;
   /** CPU threads of this model, at most the supervisor's `maxThreads`. Default: `maxThreads`. */
   readonly threads?: number | undefined;
-  /** Requests that may wait for a slot. Default 64. */
+  /** Requests that may wait for a slot, and as many calls of `embed` or `rank` for a context. Default 64. */
   readonly maxQueue?: number | undefined;
 }
 
@@ -57,6 +58,7 @@ export interface ModelProfile extends EngineOptions {
   readonly capabilities: readonly Capability[];
   readonly contextSize: number;
   readonly parallel: number;
+  readonly threads: number;
   readonly maxQueue: number;
 }
 
@@ -158,6 +160,10 @@ export interface Sampling {
   readonly seed: number | undefined;
   readonly stop: readonly string[];
   readonly repeatPenalty: number;
+  /** Pairs of a token and what is added to its logit; -100 bans it. */
+  readonly logitBias?: readonly (readonly [token: number, bias: number])[] | undefined;
+  /** How many of the likeliest tokens to tell beside each token's own probability. `undefined`: tell nothing. */
+  readonly topLogprobs?: number | undefined;
   /** As the caller gave it. Refused with `invalid_option` before anything runs, if the engine cannot honour all of it. */
   readonly jsonSchema?: Readonly<Record<string, unknown>> | undefined;
   /** GBNF text, likewise. Never beside `jsonSchema`. */
@@ -169,6 +175,8 @@ export interface Completion {
   readonly finishReason: FinishReason;
   readonly usage: Usage;
   readonly timings: Timings;
+  /** Where the sampling asks for them: one for each completion token. */
+  readonly logprobs?: readonly TokenLogprob[];
 }
 
 /** What to do with a text that does not fit: cut it at its end, or refuse it with `context_length_exceeded`. */
@@ -200,7 +208,7 @@ export interface Backing {
   readonly native?: unknown;
   /** What the engine says it holds now. */
   memory(): MemoryNeed;
-  /** Requests that wait for a slot now. */
+  /** Requests that wait for a slot or a context now. */
   queued(): number;
   generate?(prompt: string, sampling: Sampling, request: BackingRequest): Promise<Completion>;
   chat?(messages: readonly ChatMessage[], sampling: Sampling, request: BackingRequest): Promise<Completion>;

@@ -48,6 +48,7 @@ export interface ModelManagerInput {
   readonly table: ModelTable;
   readonly backend: Backend;
   readonly budget: MemoryBudget;
+  readonly maxThreads: number;
   readonly clock: Clock;
   readonly logger: Logger;
   readonly events: ModelEvents;
@@ -248,7 +249,7 @@ export class ModelManagerClient implements ModelManager {
   }
 
   async plan(source: ModelSource, options: ModelOptions = {}): Promise<LoadPlan> {
-    const { backend, table, budget, checkOpen } = this.#input;
+    const { backend, table, budget, maxThreads, checkOpen } = this.#input;
     checkOpen();
     const settings = loadSettings(checkModelOptions(options));
     const { signal } = new AbortController();
@@ -259,6 +260,7 @@ export class ModelManagerClient implements ModelManager {
       id: source,
       source: checkSource(source),
       settings,
+      maxThreads,
       signal,
     });
     return planOf(load, budget, claimsAsOf(table.reservations(), load.asOf));

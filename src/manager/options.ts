@@ -93,6 +93,15 @@ const stopText = z.custom<string>(
   (value) => typeof value === "string" && value !== "" && value.isWellFormed(),
   "non-empty, well-formed strings",
 );
+const MAX_BIASED_TOKENS = 1024;
+const logitBias = instance((value): value is Readonly<Record<number, number>> => {
+  if (typeof value !== "object" || value === null || Array.isArray(value) || value instanceof Map) return false;
+  const biases = Object.entries(value);
+  return (
+    biases.length <= MAX_BIASED_TOKENS &&
+    biases.every(([token, bias]) => /^\d{1,9}$/.test(token) && typeof bias === "number" && Math.abs(bias) <= 100)
+  );
+}, `a map of up to ${MAX_BIASED_TOKENS} token ids to numbers from -100 to 100`);
 const SCOPE = "a string of at most 200 characters";
 const generateOptions = object({
   ...requestShape,
@@ -104,6 +113,9 @@ const generateOptions = object({
   seed: whole(0, 2 ** 32 - 1).optional(),
   stop: z.union([stopText, z.array(stopText).max(16)], { error: "a non-empty string or up to 16 of them" }).optional(),
   repeatPenalty: number(0.01, 100).optional(),
+  logitBias: logitBias.optional(),
+  logprobs: flag.optional(),
+  topLogprobs: whole(0, 20).optional(),
   // what a schema may hold is for the backend to say
   jsonSchema: instance(
     (value): value is Readonly<Record<string, unknown>> =>
@@ -259,6 +271,8 @@ export function checkGenerateOptions(options: unknown): { sampling: Sampling; re
   const { signal, timeoutMs, scope, priority, idleConsumerMs, stop, ...given } = checked;
   if (given.jsonSchema !== undefined && given.grammar !== undefined)
     throw new InvalidOptionError("grammar", "no grammar beside jsonSchema", given.grammar);
+  if (given.topLogprobs !== undefined && given.logprobs !== true)
+    throw new InvalidOptionError("topLogprobs", "logprobs: true beside it", given.topLogprobs);
   return {
     request: { signal, timeoutMs, scope, priority, idleConsumerMs },
     sampling: {
@@ -270,6 +284,8 @@ export function checkGenerateOptions(options: unknown): { sampling: Sampling; re
       seed: given.seed,
       stop: stop === undefined ? [] : typeof stop === "string" ? [stop] : stop,
       repeatPenalty: given.repeatPenalty ?? 1,
+      logitBias: given.logitBias && Object.entries(given.logitBias).map(([token, bias]) => [Number(token), bias]),
+      topLogprobs: given.logprobs ? (given.topLogprobs ?? 0) : undefined,
       jsonSchema: given.jsonSchema,
       grammar: given.grammar,
     },

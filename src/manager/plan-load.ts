@@ -28,6 +28,7 @@ export async function planLoad(input: {
   readonly id: ModelId;
   readonly source: ModelSource;
   readonly settings: LoadSettings;
+  readonly maxThreads: number;
   readonly signal: AbortSignal;
   readonly onPhase?: (phase: LoadPhase) => void;
 }): Promise<PlannedLoad> {
@@ -40,7 +41,7 @@ export async function planLoad(input: {
   try {
     enter("resolve");
     const model = await backend.resolve(source, settings.engine, signal);
-    const wanted = profileOf(id, settings, model);
+    const wanted = profileOf(id, settings, model, input.maxThreads);
     const profile = withoutForbiddenGpus(wanted, input.budget, table.devices());
     enter("estimate");
     const estimate = await backend.estimate(model, profile);

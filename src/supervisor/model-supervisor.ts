@@ -56,10 +56,11 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     backend = nodeLlamaCpp(),
     memoryBudget: budget = "auto",
     models: declarations = [],
-    maxThreads = "auto",
     maxQueueTotal = DEFAULT_MAX_QUEUE_TOTAL,
     clock = DEFAULT_CLOCK,
   } = options;
+  const maxThreads =
+    options.maxThreads === undefined || options.maxThreads === "auto" ? defaultMaxThreads() : options.maxThreads;
   const logger = safeLogger(options.logger ?? DEFAULT_LOGGER);
   const { table, writer } = createModelTable(await backend.devices());
   const events = new ModelEvents(logger, name);
@@ -69,7 +70,7 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     writer,
     backend,
     budget,
-    maxThreads: maxThreads === "auto" ? defaultMaxThreads() : maxThreads,
+    maxThreads,
     queueLimit: new TotalQueue(maxQueueTotal),
     steps: {
       get isHeard() {
@@ -97,6 +98,7 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     table,
     backend,
     budget,
+    maxThreads,
     clock,
     logger,
     events,

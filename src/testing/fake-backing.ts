@@ -12,7 +12,7 @@ import type {
   StartSpec,
 } from "../backends/backend.js";
 import { ContextLengthExceededError, InvalidOptionError, QueueFullError } from "../errors.js";
-import type { ChatMessage, FinishReason } from "../inference.js";
+import type { ChatMessage, FinishReason, TokenLogprob } from "../inference.js";
 import type { Capability } from "../model.js";
 
 /** What a fake model is made of; see {@link FakeModel}. */
@@ -92,11 +92,19 @@ export class FakeBacking implements Backing {
   }
 
   async tokenize(text: string): Promise<number[]> {
-    return words(text).map((word) => {
-      const id = this.#vocabulary.get(word) ?? this.#vocabulary.size;
-      this.#vocabulary.set(word, id);
-      return id;
-    });
+    return words(text).map((word) => this.#tokenOf(word));
+  }
+
+  #tokenOf(word: string): number {
+    const id = this.#vocabulary.get(word) ?? this.#vocabulary.size;
+    this.#vocabulary.set(word, id);
+    return id;
+  }
+
+  /** The script leaves no choice, so every word is certain. */
+  #logprobOf(word: string, topLogprobs: number): TokenLogprob {
+    const likely = { token: this.#tokenOf(word), text: word, logprob: 0 };
+    return topLogprobs === 0 ? likely : { ...likely, top: [likely] };
   }
 
   async detokenize(tokens: readonly number[]): Promise<string> {
@@ -133,6 +141,8 @@ export class FakeBacking implements Backing {
       request.phase = "decode";
       let text = "";
       let completionTokens = 0;
+      const { topLogprobs } = sampling;
+      const logprobs: TokenLogprob[] = [];
       let finishReason: FinishReason = "stop";
       for (const word of words(this.#script.reply(prompt))) {
         if (completionTokens === maxTokens) {
@@ -145,13 +155,16 @@ export class FakeBacking implements Backing {
         completionTokens += 1;
         const piece = cut === undefined ? word : (text + word).slice(text.length, cut);
         text += piece;
-        if (piece !== "") request.onPart?.({ type: "text", text: piece });
+        const told = topLogprobs === undefined ? undefined : [this.#logprobOf(word, topLogprobs)];
+        logprobs.push(...(told ?? []));
+        if (piece !== "") request.onPart?.({ type: "text", text: piece, ...(told && { logprobs: told }) });
         if (cut === undefined) continue;
         finishReason = "stop-sequence";
         break;
       }
       const timings = { queueMs: 0, prefillMs: 0, decodeMs: 0, timeToFirstTokenMs: 0 };
-      return { text, finishReason, usage: { promptTokens, completionTokens, cachedTokens: 0 }, timings };
+      const usage = { promptTokens, completionTokens, cachedTokens: 0 };
+      return { text, finishReason, usage, timings, ...(topLogprobs !== undefined && { logprobs }) };
     });
   }
 

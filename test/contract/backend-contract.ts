@@ -58,6 +58,7 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       capabilities: model.defaultCapabilities,
       contextSize: 128,
       parallel: 2,
+      threads: 1,
       maxQueue: 4,
       ...wanted,
     };
@@ -124,6 +125,7 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
         capabilities: ["generate"],
         contextSize: 128,
         parallel: 2,
+        threads: 1,
         maxQueue: 4,
       });
 
@@ -141,6 +143,7 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
         capabilities: ["generate"],
         contextSize: 128,
         parallel: 1,
+        threads: 1,
         maxQueue: 1,
       };
       const spec = { modelId: "m", incarnation: 1, model, profile, gpuLayers: 0 };
@@ -196,6 +199,19 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       },
     );
 
+    it("tells for each token how likely it was, with the parts too, if it is asked", async () => {
+      const { talker } = await setup();
+      const backing = await start(talker.source);
+
+      const silent = await talk(backing, "hello");
+      const { completion, parts } = await talk(backing, "hello", { topLogprobs: 1 });
+
+      expect(silent.completion).not.toHaveProperty("logprobs");
+      expect(completion.logprobs).toHaveLength(completion.usage.completionTokens);
+      expect(completion.logprobs?.every(({ logprob, top }) => logprob <= 0 && top?.length === 1)).toBe(true);
+      expect(parts.flatMap((part) => (part.type === "text" ? (part.logprobs ?? []) : []))).toEqual(completion.logprobs);
+    });
+
     it("stops at maxTokens and at a stop sequence, which it never leaks", async () => {
       const { talker } = await setup();
       const backing = await start(talker.source);
@@ -215,7 +231,7 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
 
     it("serves more requests than it has slots, each exactly, and refuses what is beyond its queue at once", async () => {
       const { talker } = await setup();
-      const backing = await start(talker.source, { parallel: 2, maxQueue: 4 });
+      const backing = await start(talker.source, { parallel: 2, threads: 1, maxQueue: 4 });
 
       const results = await Promise.allSettled(Array.from({ length: 8 }, () => talk(backing, "hello")));
 

@@ -28,6 +28,9 @@ function outcome(check: () => unknown): unknown {
   }
 }
 
+/** A bias for so many tokens. */
+const biasOf = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, token) => [token, 1]));
+
 const refused = (option: string) => expect.objectContaining({ code: "invalid_option", option });
 
 describe("load options", () => {
@@ -96,18 +99,29 @@ describe("the profile of a model", () => {
   } as const;
 
   it("has these defaults", () => {
-    expect(profileOf("m", loadSettings({}), model)).toMatchObject({
+    expect(profileOf("m", loadSettings({}), model, 3)).toMatchObject({
       mode: "server",
       capabilities: ["generate", "chat"],
       contextSize: 4096,
       parallel: 4,
+      threads: 3,
       maxQueue: 64,
     });
-    expect(profileOf("m", loadSettings({}), { ...model, trainedContextSize: 128 })).toMatchObject({ contextSize: 128 });
+    expect(profileOf("m", loadSettings({}), { ...model, trainedContextSize: 128 }, 3)).toMatchObject({
+      contextSize: 128,
+    });
   });
 
   it.each([
-    [{ capabilities: ["embed"] }, { mode: "direct", parallel: 1 }],
+    [{ capabilities: ["embed"] }, { mode: "direct", parallel: 3, threads: 3 }],
+    [
+      { capabilities: ["embed"], parallel: 2 },
+      { mode: "direct", parallel: 2, threads: 3 },
+    ],
+    [
+      { capabilities: ["chat", "embed"], threads: 1 },
+      { mode: "direct", parallel: 1, threads: 1 },
+    ],
     [
       { capabilities: ["generate", "embed"], mode: "server" },
       { mode: "server", parallel: 4 },
@@ -122,11 +136,11 @@ describe("the profile of a model", () => {
     ],
     [{ capabilities: ["chat", "chat"] }, { capabilities: ["chat"] }],
   ] as const)("of %j is %j", (options, expected) => {
-    expect(profileOf("m", loadSettings(options), model)).toMatchObject(expected);
+    expect(profileOf("m", loadSettings(options), model, 3)).toMatchObject(expected);
   });
 
   it("is refused for what the file cannot do", () => {
-    expect(outcome(() => profileOf("m", loadSettings({ capabilities: ["rank"] }), model))).toMatchObject({
+    expect(outcome(() => profileOf("m", loadSettings({ capabilities: ["rank"] }), model, 3))).toMatchObject({
       code: "unsupported_capability",
       capability: "rank",
     });
@@ -144,6 +158,8 @@ describe("sampling options", () => {
       seed: undefined,
       stop: [],
       repeatPenalty: 1,
+      logitBias: undefined,
+      topLogprobs: undefined,
       jsonSchema: undefined,
       grammar: undefined,
     });
@@ -158,6 +174,9 @@ describe("sampling options", () => {
     ["seed", [0, 2 ** 32 - 1], [-1, 2 ** 32, 0.5]],
     ["stop", ["x", ["a", "b"], []], ["", [""], [1], "\uD800", Array.from({ length: 17 }, () => "x")]],
     ["repeatPenalty", [1, 1.1], [0, -1, Number.NaN]],
+    ["logitBias", [{}, { 5: -100, 7: 0.5 }], [{ 5: 101 }, { 5: Number.NaN }, { 5: "1" }, { a: 1 }, { [-1]: 1 }, [1]]],
+    ["logitBias", [biasOf(1024)], [biasOf(1025), { 1.5: 1 }, { 1e10: 1 }, new Map([[5, 1]]), null]],
+    ["logprobs", [true, false], [1, "yes"]],
     ["jsonSchema", [{ type: "string" }, {}], ["{}", [], null, 1]],
     ["grammar", ['root ::= "a"'], ["", " ", 1, "\uD800", {}]],
     ["scope", ["", "user 7", "x".repeat(200)], ["x".repeat(201), 7, null]],
@@ -167,6 +186,23 @@ describe("sampling options", () => {
     for (const value of good) expect(outcome(() => checkGenerateOptions({ [name]: value }))).toHaveProperty("sampling");
     for (const value of bad)
       expect(outcome(() => checkGenerateOptions({ [name]: value }))).toMatchObject({ code: "invalid_option" });
+  });
+
+  it("take topLogprobs beside logprobs, where alone it would have no effect", () => {
+    const topLogprobs = (options: object) => outcome(() => checkGenerateOptions(options));
+
+    expect(topLogprobs({ logprobs: true, topLogprobs: 20 })).toMatchObject({ sampling: { topLogprobs: 20 } });
+    expect(topLogprobs({ logprobs: true })).toMatchObject({ sampling: { topLogprobs: 0 } });
+    expect(topLogprobs({ logprobs: false })).toMatchObject({ sampling: { topLogprobs: undefined } });
+    for (const wrong of [{ topLogprobs: 1 }, { logprobs: false, topLogprobs: 1 }, { logprobs: true, topLogprobs: 21 }])
+      expect(topLogprobs(wrong)).toEqual(refused("topLogprobs"));
+  });
+
+  it("hand logit biases on as pairs", () => {
+    expect(checkGenerateOptions({ logitBias: { 7: 0.5, 5: -100 } }).sampling.logitBias).toEqual([
+      [5, -100],
+      [7, 0.5],
+    ]);
   });
 
   it("take a JSON schema or a grammar, not both", () => {

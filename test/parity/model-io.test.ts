@@ -123,6 +123,7 @@ describe("load options", () => {
       "maxQueue",
       "mode",
       "parallel",
+      "threads",
     ]);
     expect(spec).toMatchObject({ modelId: "chat", gpuLayers: 0, profile: { gpuLayers: 0, parallel: 4 } });
   });

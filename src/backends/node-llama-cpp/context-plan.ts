@@ -5,7 +5,8 @@ import type { GgufModel } from "./gguf-file.js";
 
 /**
  * `slots`: generation, one sequence for each slot, for as long as the backing lives. `transient`: generation in `direct`
- * mode, created for each call; its bytes count as held all the time. `embedding`, `ranking`: one text at a time.
+ * mode, created for each call; its bytes count as held all the time. `embedding`, `ranking`: one text at a time, so there
+ * are several where the model has several threads.
  */
 type ContextKind = "slots" | "transient" | "embedding" | "ranking";
 
@@ -15,6 +16,7 @@ export interface ContextPlan {
   readonly contextSize: number;
   readonly sequences: number;
   readonly batchSize: number;
+  readonly threads: number;
 }
 
 const DEFAULT_BATCH_SIZE = 512;
@@ -28,7 +30,7 @@ const MAX_CELLS = 2 ** 23;
 
 /** @throws InvalidOptionError for sizes that cannot be planned. */
 export function contextPlans(model: GgufModel, profile: ModelProfile): ContextPlan[] {
-  const { mode, capabilities, contextSize } = profile;
+  const { mode, capabilities, contextSize, threads } = profile;
   if (!(profile.parallel >= 1 && profile.parallel <= MAX_SEQUENCES))
     throw new InvalidOptionError("parallel", `a number from 1 to ${MAX_SEQUENCES}`, profile.parallel);
   if (!(contextSize >= 2 && contextSize * profile.parallel <= MAX_CELLS)) {
@@ -43,13 +45,17 @@ export function contextPlans(model: GgufModel, profile: ModelProfile): ContextPl
       contextSize,
       sequences,
       batchSize: generationBatch(profile, sequences),
+      threads,
     });
   }
   const batchSize = model.embedsInOneBatch
     ? contextSize
     : Math.min(profile.batchSize ?? DEFAULT_BATCH_SIZE, contextSize);
-  if (capabilities.includes("embed")) plans.push({ kind: "embedding", contextSize, sequences: 1, batchSize });
-  if (capabilities.includes("rank")) plans.push({ kind: "ranking", contextSize, sequences: 1, batchSize });
+  const texts = Math.min(threads, profile.parallel);
+  const forText = { contextSize, sequences: 1, batchSize, threads: Math.floor(threads / texts) };
+  const forTexts = (kind: ContextKind) => Array.from({ length: texts }, () => ({ kind, ...forText }));
+  if (capabilities.includes("embed")) plans.push(...forTexts("embedding"));
+  if (capabilities.includes("rank")) plans.push(...forTexts("ranking"));
   return plans;
 }
 
@@ -59,9 +65,8 @@ function generationBatch(profile: ModelProfile, sequences: number): number {
   return Math.max(batchSize, sequences);
 }
 
-/** CPU threads of each of the model's contexts. @throws InvalidOptionError if that is more than all models may use. */
-export function threadsOf(profile: ModelProfile, maxThreads: number): number {
-  const threads = profile.threads ?? maxThreads;
-  if (threads >= 1 && threads <= maxThreads) return threads;
+/** @throws InvalidOptionError if the model wants more CPU threads than all models may use. */
+export function checkThreads({ threads }: ModelProfile, maxThreads: number): void {
+  if (threads >= 1 && threads <= maxThreads) return;
   throw new InvalidOptionError("threads", `a number from 1 to the supervisor's maxThreads (${maxThreads})`, threads);
 }

@@ -21,16 +21,12 @@ export interface ContextBytes {
  * (measured on 3.21.1 and 3.22.1). So the creation is waited for, which takes milliseconds, and the context disposed.
  */
 
-export async function createGenerationContext(
-  model: LlamaModel,
-  plan: ContextPlan,
-  threads: number,
-): Promise<LlamaContext> {
+export async function createGenerationContext(model: LlamaModel, plan: ContextPlan): Promise<LlamaContext> {
   const context = await model.createContext({
     contextSize: plan.contextSize,
     sequences: plan.sequences,
     batchSize: plan.batchSize,
-    threads,
+    threads: plan.threads,
     // Never a smaller context than was asked for and paid for.
     failedCreationRemedy: false,
   });
@@ -54,20 +50,14 @@ export function newSequence(context: LlamaContext): LlamaContextSequence {
   return context.getSequence({ contextShift: NO_CONTEXT_SHIFT });
 }
 
-export function createEmbeddingContext(
-  model: LlamaModel,
-  plan: ContextPlan,
-  threads: number,
-): Promise<LlamaEmbeddingContext> {
-  return model.createEmbeddingContext({ contextSize: plan.contextSize, batchSize: plan.batchSize, threads });
+export function createEmbeddingContext(model: LlamaModel, plan: ContextPlan): Promise<LlamaEmbeddingContext> {
+  const { contextSize, batchSize, threads } = plan;
+  return model.createEmbeddingContext({ contextSize, batchSize, threads });
 }
 
-export function createRankingContext(
-  model: LlamaModel,
-  plan: ContextPlan,
-  threads: number,
-): Promise<LlamaRankingContext> {
-  return model.createRankingContext({ contextSize: plan.contextSize, batchSize: plan.batchSize, threads });
+export function createRankingContext(model: LlamaModel, plan: ContextPlan): Promise<LlamaRankingContext> {
+  const { contextSize, batchSize, threads } = plan;
+  return model.createRankingContext({ contextSize, batchSize, threads });
 }
 
 /**

@@ -1,5 +1,5 @@
 /**
- * What needs no slot: embeddings and rankings on a standing context, one text at a time, and generation on a context
+ * What needs no slot: embeddings and rankings on standing contexts, a text on each at a time, and generation on a context
  * that is made for the call and given back after it.
  */
 import type { LlamaContext, LlamaEmbeddingContext, LlamaModel, LlamaRankingContext, Token } from "node-llama-cpp";
@@ -17,23 +17,29 @@ import { newSequence } from "./contexts.js";
 import { checkText } from "./sampling.js";
 import { SlotServer } from "./slot-server.js";
 import type { Job } from "./slot-run.js";
+import { TextPool } from "./text-pool.js";
 import { Turns } from "./turns.js";
 
-/** Names the model in errors and tells how long a text may be. */
+/** Names the model in errors and tells how long a text may be, and how many calls may wait. */
 export interface TextLimits {
   readonly modelId: string;
   readonly contextSize: number;
+  readonly maxQueue: number;
+  readonly queueLimit?: QueueLimit | undefined;
 }
 
-/** Embeds texts. Calls take turns text by text, so that a long list does not keep a single text waiting. */
+/** Embeds texts. */
 export class Embedder {
-  readonly #context: LlamaEmbeddingContext;
+  readonly #pool: TextPool<LlamaEmbeddingContext>;
   readonly #limits: TextLimits;
-  readonly #turns = new Turns();
 
-  constructor(context: LlamaEmbeddingContext, limits: TextLimits) {
-    this.#context = context;
+  constructor(contexts: readonly LlamaEmbeddingContext[], limits: TextLimits) {
+    this.#pool = new TextPool(contexts, limits);
     this.#limits = limits;
+  }
+
+  get queued(): number {
+    return this.#pool.queued;
   }
 
   async embed(
@@ -43,31 +49,34 @@ export class Embedder {
     signal: AbortSignal,
   ): Promise<Embeddings> {
     // All texts are checked before the first is evaluated: a list that must fail costs nothing.
-    const inputs = texts.map((text) => {
-      checkText("text", text);
-      if (text === "") throw new InvalidOptionError("text", "a text that is not empty", text);
-      const tokens = this.#context.model.tokenize(text);
-      if (tokens.length === 0) throw new InvalidOptionError("text", "a text with something in it for this model", text);
-      return fit(this.#limits, tokens, overflow, (some) => this.#context.calculateInputLength(some));
-    });
-    const embeddings: (readonly number[])[] = [];
-    for (const { tokens } of inputs) {
-      const { vector } = await inTurn(this.#turns, request, signal, () => this.#context.getEmbeddingFor(tokens));
-      embeddings.push(vector);
-    }
-    return { embeddings, ...countsOf(inputs) };
+    const prepare = (context: LlamaEmbeddingContext) =>
+      texts.map((text) => {
+        checkText("text", text);
+        if (text === "") throw new InvalidOptionError("text", "a text that is not empty", text);
+        const tokens = context.model.tokenize(text);
+        if (tokens.length === 0)
+          throw new InvalidOptionError("text", "a text with something in it for this model", text);
+        return fit(this.#limits, tokens, overflow, (some) => context.calculateInputLength(some));
+      });
+    const { items, results } = await this.#pool.run(request, signal, prepare, (context, { tokens }) =>
+      context.getEmbeddingFor(tokens),
+    );
+    return { embeddings: results.map(({ vector }) => vector), ...countsOf(items) };
   }
 }
 
-/** Scores documents against a query. Calls take turns document by document. */
+/** Scores documents against a query. */
 export class Ranker {
-  readonly #context: LlamaRankingContext;
+  readonly #pool: TextPool<LlamaRankingContext>;
   readonly #limits: TextLimits;
-  readonly #turns = new Turns();
 
-  constructor(context: LlamaRankingContext, limits: TextLimits) {
-    this.#context = context;
+  constructor(contexts: readonly LlamaRankingContext[], limits: TextLimits) {
+    this.#pool = new TextPool(contexts, limits);
     this.#limits = limits;
+  }
+
+  get queued(): number {
+    return this.#pool.queued;
   }
 
   async rank(
@@ -79,18 +88,17 @@ export class Ranker {
   ): Promise<Ranking> {
     checkText("query", query);
     if (query === "") throw new InvalidOptionError("query", "a text that is not empty", query);
-    const { model } = this.#context;
-    const inputs = documents.map((document) => {
-      checkText("documents", document);
-      // what a ranking context makes of a text itself
-      const tokens = model.tokenize(document, false, "trimLeadingSpace");
-      return fit(this.#limits, tokens, overflow, (some) => this.#context.calculateInputLength(query, some));
-    });
-    const scores: number[] = [];
-    for (const { tokens } of inputs) {
-      scores.push(await inTurn(this.#turns, request, signal, () => this.#context.rank(query, tokens)));
-    }
-    return { scores, ...countsOf(inputs) };
+    const prepare = (context: LlamaRankingContext) =>
+      documents.map((document) => {
+        checkText("documents", document);
+        // what a ranking context makes of a text itself
+        const tokens = context.model.tokenize(document, false, "trimLeadingSpace");
+        return fit(this.#limits, tokens, overflow, (some) => context.calculateInputLength(query, some));
+      });
+    const { items, results } = await this.#pool.run(request, signal, prepare, (context, { tokens }) =>
+      context.rank(query, tokens),
+    );
+    return { scores: results, ...countsOf(items) };
   }
 }
 
@@ -126,25 +134,6 @@ function countsOf(inputs: readonly Input[]): { truncated: boolean[]; promptToken
   };
 }
 
-/** One text's evaluation, which cannot be interrupted: an abort is seen before it and after it. */
-async function inTurn<Result>(
-  turns: Turns,
-  request: BackingRequest,
-  signal: AbortSignal,
-  evaluate: () => Promise<Result>,
-): Promise<Result> {
-  const end = await turns.take(signal, () => new RangeError("Turns without a limit are never full"));
-  try {
-    signal.throwIfAborted();
-    request.phase = "prefill";
-    const result = await evaluate();
-    signal.throwIfAborted();
-    return result;
-  } finally {
-    end();
-  }
-}
-
 export interface TransientGenerationOptions {
   readonly modelId: string;
   readonly incarnation: number;
@@ -165,7 +154,7 @@ export class TransientGeneration {
 
   constructor(options: TransientGenerationOptions) {
     this.#options = options;
-    this.#turns = new Turns(options.maxQueue, options.queueLimit);
+    this.#turns = new Turns({ maxQueue: options.maxQueue, shared: options.queueLimit });
   }
 
   get queued(): number {

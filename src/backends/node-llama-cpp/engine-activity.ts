@@ -2,14 +2,12 @@
 
 let works = 0;
 
-/** Runs something that evaluates. */
-export async function evaluating<Result>(work: () => Promise<Result>): Promise<Result> {
+/** Called by whoever begins to evaluate; returns what it calls at the end, once. */
+export function beginEvaluating(): () => void {
   works++;
-  try {
-    return await work();
-  } finally {
+  return () => {
     works--;
-  }
+  };
 }
 
 export function engineIsBusy(): boolean {

@@ -1,5 +1,5 @@
 /** From a prompt and the caller's options to a job for a slot. */
-import type { LlamaModel, Token } from "node-llama-cpp";
+import type { LlamaModel, Token, TokenBias } from "node-llama-cpp";
 import { InvalidOptionError } from "../../errors.js";
 import type { BackingRequest, Sampling } from "../backend.js";
 import type { Prompt } from "./chat-prompt.js";
@@ -14,6 +14,8 @@ export interface GenerationCall {
   readonly sampling: Sampling;
   /** Made from the sampling's `jsonSchema` or `grammar`. */
   readonly structure: Structure | undefined;
+  /** Made from the sampling's `logitBias`. */
+  readonly tokenBias?: TokenBias | undefined;
   readonly request: BackingRequest;
   readonly signal: AbortSignal;
   readonly submittedAt: number;
@@ -21,7 +23,7 @@ export interface GenerationCall {
 
 /** @throws ContextLengthExceededError, InvalidOptionError */
 export function makeJob(model: LlamaModel, call: GenerationCall): Job {
-  const { prompt, sampling, structure } = call;
+  const { prompt, sampling, structure, tokenBias } = call;
   for (const stop of sampling.stop) {
     if (stop === "") throw new InvalidOptionError("stop", "strings that are not empty", stop);
     checkText("stop", stop);
@@ -43,8 +45,10 @@ export function makeJob(model: LlamaModel, call: GenerationCall): Job {
     ],
     sampling: {
       ...engineSampling(sampling, punishable),
+      ...(tokenBias && { tokenBias }),
       ...(structure && { grammarEvaluationState: structure.state }),
     },
+    topLogprobs: sampling.topLogprobs,
     structure: structure && (structure.isJson ? "json" : "grammar"),
     punishable,
   };

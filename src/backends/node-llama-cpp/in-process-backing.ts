@@ -1,6 +1,6 @@
 /** One live model in this process: its calls, what it holds, and its end, which comes once and in one order. */
-import type { LlamaModel, Token } from "node-llama-cpp";
-import { BackingCrashedError, InvalidOptionError, RequestAbortedError } from "../../errors.js";
+import type { LlamaModel } from "node-llama-cpp";
+import { BackingCrashedError, RequestAbortedError } from "../../errors.js";
 import type {
   Backing,
   BackingExit,
@@ -20,6 +20,7 @@ import { Intake } from "./intake.js";
 import { checkText } from "./sampling.js";
 import type { Job } from "./slot-run.js";
 import { structureOf } from "./structured-output.js";
+import { checkTokenIds, tokenBiasOf } from "./vocabulary.js";
 
 /** What serves the calls; a part for each context of the plan. */
 export interface BackingParts {
@@ -88,7 +89,7 @@ export class InProcessBacking {
       exited: this.#exited,
       native: this.#model,
       memory: () => this.#memory(),
-      queued: () => generation?.queued ?? 0,
+      queued: () => (generation?.queued ?? 0) + (embedder?.queued ?? 0) + (ranker?.queued ?? 0),
       ...(capabilities.includes("generate") && {
         generate: (prompt: string, sampling: Sampling, request: BackingRequest) =>
           generate(sampling, request, () => prompts.fromText(prompt)),
@@ -121,12 +122,13 @@ export class InProcessBacking {
     const { modelId, profile } = this.#spec;
     return this.#intake.run(request, async (signal) => {
       if (generation === undefined) throw new TypeError("This backing has no context to generate in");
-      // without a grammar nothing is awaited: the request is in the queue by then
+      // without these nothing is awaited: the request is in the queue by then
       const isFree = sampling.jsonSchema === undefined && sampling.grammar === undefined;
       const structure = isFree ? undefined : await structureOf(this.#model, sampling);
+      const tokenBias = sampling.logitBias && (await tokenBiasOf(this.#model, sampling.logitBias));
       const prompt = await makePrompt();
       const { contextSize } = profile;
-      const call = { modelId, contextSize, prompt, sampling, structure, request, signal, submittedAt };
+      const call = { modelId, contextSize, prompt, sampling, structure, tokenBias, request, signal, submittedAt };
       return generation.submit(makeJob(this.#model, call));
     });
   }
@@ -137,17 +139,9 @@ export class InProcessBacking {
     return this.#model.tokenize(text);
   }
 
-  /** An id outside the vocabulary would abort the process. */
   async #detokenize(tokens: readonly number[]): Promise<string> {
     this.#intake.check();
-    const size = this.#model.fileInfo.metadata.tokenizer?.ggml?.tokens?.length ?? 0;
-    const isToken = (id: number): id is Token => Number.isInteger(id) && id >= 0 && id < size;
-    if (tokens.every(isToken)) return this.#model.detokenize(tokens);
-    throw new InvalidOptionError(
-      "tokens",
-      `whole numbers from 0 to ${size - 1}, the vocabulary of this model`,
-      tokens.find((id) => !isToken(id)),
-    );
+    return this.#model.detokenize(checkTokenIds(this.#model, "tokens", tokens));
   }
 
   #memory(): MemoryNeed {

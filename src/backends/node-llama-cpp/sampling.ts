@@ -7,6 +7,8 @@ import type { Sampling } from "../backend.js";
 const DEFAULT_MAX_TOKENS = 512;
 /** How far the repeat penalty looks back. */
 export const PUNISHED_TOKENS = 64;
+/** Below it a logit divided by the temperature leaves the range of the engine's numbers; greedy is what it comes to. */
+const LEAST_TEMPERATURE = 1e-6;
 const MAX_SEED = 2 ** 32 - 1;
 /** The engine counts in 32 bits. */
 const MAX_TOP_K = 2 ** 31 - 1;
@@ -26,7 +28,7 @@ export function engineSampling(sampling: Sampling, punishable: readonly Token[])
   const seed = sampling.seed ?? randomInt(MAX_SEED);
   check("seed", seed, 0, MAX_SEED);
   return {
-    temperature,
+    temperature: temperature < LEAST_TEMPERATURE ? 0 : temperature,
     topK,
     topP,
     minP,

@@ -5,6 +5,7 @@
  * begins alike.
  */
 import type { Completion } from "../backend.js";
+import { beginEvaluating } from "./engine-activity.js";
 import { Pace } from "./scheduler/pace.js";
 import { reusableTokens, type SlotCache } from "./scheduler/slot-choice.js";
 import { planStep, prefillTokens, type Work } from "./scheduler/step-plan.js";
@@ -125,6 +126,7 @@ export class SlotGroup {
   /** Steps until no slot has anything to do. */
   async #turn(): Promise<void> {
     this.#isTurning = true;
+    const endEvaluating = beginEvaluating();
     try {
       // Asked anew after every pause: a job may have been given a slot while the pause ended.
       while (this.#slots.some(canMove)) {
@@ -136,6 +138,7 @@ export class SlotGroup {
       this.#break(cause);
     } finally {
       this.#isTurning = false;
+      endEvaluating();
     }
   }
 

@@ -1,17 +1,30 @@
 /** One request on one sequence of the engine: its native steps, and what becomes of the tokens. */
-import type { LlamaContextSequence, SequenceEvaluateOptions, Token } from "node-llama-cpp";
+import type {
+  LlamaContextSequence,
+  SequenceEvaluateMetadataOptions,
+  SequenceEvaluateOptions,
+  Token,
+} from "node-llama-cpp";
 import type { FinishReason } from "../../inference.js";
 import type { BackingRequest, Completion } from "../backend.js";
 import { isNoTokenError } from "./sampling-guard.js";
 import type { Progress, Work } from "./scheduler/step-plan.js";
 import { InvalidOptionError } from "../../errors.js";
 import { closeJson } from "./close-json.js";
+import { Logprobs, type SampledToken } from "./logprobs.js";
 import { StopScanner, TokenText, type PieceCache, type StopText } from "./text.js";
 
 /** What is used of the engine's sequence; a test's double has no more. */
-export type Sequence = Pick<
+export interface Sequence extends UsedOfSequence {
+  evaluateWithMetadata(
+    tokens: Token[],
+    metadata: SequenceEvaluateMetadataOptions,
+    options: SequenceEvaluateOptions,
+  ): AsyncGenerator<SampledToken, void, void | Token | Token[]>;
+}
+
+type UsedOfSequence = Pick<
   LlamaContextSequence,
-  | "evaluate"
   | "evaluateWithoutGeneratingNewTokens"
   | "contextTokens"
   | "nextTokenIndex"
@@ -36,6 +49,8 @@ export interface Job {
   readonly stopTokens: ReadonlySet<Token>;
   readonly stopTexts: readonly StopText[];
   readonly sampling: SequenceEvaluateOptions;
+  /** How many of the likeliest tokens to tell with each token's probability; `undefined`: nothing is told. */
+  readonly topLogprobs?: number | undefined;
   /** What the sampling's repeat penalty reads; the run adds each token it samples. */
   readonly punishable: Token[];
   /** The sampling has a grammar: special tokens are text as the grammar saw it, and JSON that is cut is closed. */
@@ -51,10 +66,11 @@ export class SlotRun {
   readonly #cachedTokens: number;
   #evaluatedTokens: number;
   #isSound = true;
-  #iterator: AsyncGenerator<Token, void, void | Token | Token[]> | undefined;
+  readonly #logprobs: Logprobs | undefined;
+  #iterator: AsyncGenerator<SampledToken, void, void | Token | Token[]> | undefined;
   /** The last token sampled: the next one is evaluated from it. */
   #lastToken: Token | undefined;
-  #sampled: IteratorResult<Token, void> | undefined;
+  #sampled: IteratorResult<SampledToken, void> | undefined;
   /** The step in which it was sampled. */
   #lastStep = 0;
   #completionTokens = 0;
@@ -71,6 +87,7 @@ export class SlotRun {
     this.#evaluatedTokens = cachedTokens;
     this.#text = new TokenText(pieces, job.textBefore);
     this.#stops = new StopScanner(job.stopTexts);
+    if (job.topLogprobs !== undefined) this.#logprobs = new Logprobs(pieces, job.topLogprobs, job.textBefore);
     job.request.phase = "prefill";
   }
 
@@ -111,7 +128,8 @@ export class SlotRun {
         await this.#sequence.evaluateWithoutGeneratingNewTokens(this.job.tokens.slice(this.#evaluatedTokens, end));
         this.#evaluatedTokens = end;
       } else if (work.type !== "wait") {
-        this.#iterator ??= this.#sequence.evaluate(this.#nextTokens(), this.job.sampling);
+        const metadata = this.#logprobs?.metadata ?? {};
+        this.#iterator ??= this.#sequence.evaluateWithMetadata(this.#nextTokens(), metadata, this.job.sampling);
         this.#sampled = await this.#iterator.next();
         this.#lastStep = step;
       }
@@ -141,7 +159,7 @@ export class SlotRun {
       this.job.request.phase = "decode";
     }
     try {
-      if (sampled.done === true || this.job.stopTokens.has(sampled.value)) this.#finish("stop");
+      if (sampled.done === true || this.job.stopTokens.has(sampled.value.token)) this.#finish("stop");
       else this.#accept(sampled.value);
     } catch (error) {
       this.#failure = { error };
@@ -158,7 +176,9 @@ export class SlotRun {
     return this.#lastToken === undefined ? this.job.tokens.slice(this.#evaluatedTokens) : [this.#lastToken];
   }
 
-  #accept(token: Token): void {
+  #accept(sampled: SampledToken): void {
+    const { token } = sampled;
+    this.#logprobs?.add(sampled);
     this.#lastToken = token;
     this.#completionTokens++;
     this.job.punishable.push(token);
@@ -181,7 +201,7 @@ export class SlotRun {
   #give(text: string): void {
     if (text === "") return;
     this.#completionText += text;
-    this.job.request.onPart?.({ type: "text", text });
+    this.job.request.onPart?.({ type: "text", text, ...(this.#logprobs && { logprobs: this.#logprobs.take() }) });
   }
 
   #complete(finishReason: FinishReason): void {
@@ -202,6 +222,7 @@ export class SlotRun {
         decodeMs: now - firstTokenAt,
         timeToFirstTokenMs: firstTokenAt - submittedAt,
       },
+      ...(this.#logprobs && { logprobs: this.#logprobs.all }),
     };
   }
 }

@@ -1,8 +1,8 @@
 /** Loads a model and its contexts. Whatever fails on the way, all that was acquired is given back before it is said. */
-import type { Llama, LlamaModel } from "node-llama-cpp";
+import type { Llama, LlamaEmbeddingContext, LlamaModel, LlamaRankingContext } from "node-llama-cpp";
 import { DisposeFailedError } from "../../errors.js";
 import type { Backing, StartContext, StartSpec } from "../backend.js";
-import { contextPlans, threadsOf, type ContextPlan } from "./context-plan.js";
+import { checkThreads, contextPlans, type ContextPlan } from "./context-plan.js";
 import {
   contextBytes,
   createEmbeddingContext,
@@ -28,7 +28,7 @@ async function acquire(spec: StartSpec, model: GgufModel, context: StartContext,
   const { profile } = spec;
   const { signal } = context;
   checkContextSize(model, profile.contextSize);
-  const threads = threadsOf(profile, context.maxThreads);
+  checkThreads(profile, context.maxThreads);
   const plans = contextPlans(model, profile);
   checkOptions(profile, await insights(model, llama), llama);
 
@@ -38,18 +38,18 @@ async function acquire(spec: StartSpec, model: GgufModel, context: StartContext,
     const native = await loadWeights(llama, model, spec, context);
     owned.add(() => native.dispose());
     const backing = new InProcessBacking(spec, model, native, () => owned.dispose());
-    const parts: BackingParts = {};
+    const parts: Parts = { embedding: [], ranking: [] };
     for (const plan of plans) {
       signal.throwIfAborted();
       const estimate = async (): Promise<ContextBytes> => {
         const need = await estimateContext(model, profile, plan, spec.gpuLayers, llama);
         return { ram: need.cpuRam, vram: need.gpuVram };
       };
-      const made = { spec, native, threads, owned, backing, context };
+      const made = { spec, native, owned, backing, context };
       backing.hold(await withEngineLog("Creating a context", signal, () => addPart(parts, plan, estimate, made)));
     }
     signal.throwIfAborted();
-    return backing.open(parts);
+    return backing.open(serve(spec, parts, context));
   } catch (error) {
     // At once, while the engine still knows of every context whose creation failed: later the model could not be disposed.
     try {
@@ -62,28 +62,46 @@ async function acquire(spec: StartSpec, model: GgufModel, context: StartContext,
   }
 }
 
+/** What has been made so far for the backing. */
+interface Parts {
+  generation?: NonNullable<BackingParts["generation"]>;
+  readonly embedding: LlamaEmbeddingContext[];
+  readonly ranking: LlamaRankingContext[];
+}
+
+function serve(
+  { modelId, profile }: StartSpec,
+  { generation, embedding, ranking }: Parts,
+  { queueLimit }: StartContext,
+): BackingParts {
+  const limits = { modelId, contextSize: profile.contextSize, maxQueue: profile.maxQueue, queueLimit };
+  return {
+    ...(generation && { generation }),
+    ...(embedding.length > 0 && { embedder: new Embedder(embedding, limits) }),
+    ...(ranking.length > 0 && { ranker: new Ranker(ranking, limits) }),
+  };
+}
+
 interface PartContext {
   readonly spec: StartSpec;
   readonly native: LlamaModel;
-  readonly threads: number;
   readonly owned: Owned;
   readonly backing: InProcessBacking;
   readonly context: StartContext;
 }
 
-/** Creates one context with what serves on it, and returns what it holds. */
+/** Creates one context, and returns what it holds. */
 async function addPart(
-  parts: BackingParts,
+  parts: Parts,
   plan: ContextPlan,
   estimate: () => Promise<ContextBytes>,
-  { spec, native, threads, owned, backing, context: { queueLimit, steps } }: PartContext,
+  { spec, native, owned, backing, context: { queueLimit, steps } }: PartContext,
 ): Promise<ContextBytes> {
   const { modelId, profile } = spec;
-  const limits = { modelId, contextSize: profile.contextSize };
   const onBroken = (cause: unknown) => backing.crash(cause);
   switch (plan.kind) {
     case "slots": {
-      const context = await createGenerationContext(native, plan, threads);
+      const context = await createGenerationContext(native, plan);
       owned.add(() => context.dispose());
       backing.watch(context.onDispose);
       parts.generation = new SlotServer({
@@ -114,22 +132,22 @@ async function addPart(
         queueLimit,
         steps,
         batchSize: plan.batchSize,
-        createContext: () => createGenerationContext(native, plan, threads),
+        createContext: () => createGenerationContext(native, plan),
         onBroken,
       });
       return estimate();
     case "embedding": {
-      const context = await createEmbeddingContext(native, plan, threads);
+      const context = await createEmbeddingContext(native, plan);
       owned.add(() => context.dispose());
       backing.watch(context.onDispose);
-      parts.embedder = new Embedder(context, limits);
+      parts.embedding.push(context);
       return contextBytes(context) ?? estimate();
     }
     case "ranking": {
-      const context = await createRankingContext(native, plan, threads);
+      const context = await createRankingContext(native, plan);
       owned.add(() => context.dispose());
       backing.watch(context.onDispose);
-      parts.ranker = new Ranker(context, limits);
+      parts.ranking.push(context);
       return contextBytes(context) ?? estimate();
     }
   }

@@ -11,7 +11,7 @@ export interface Detokenizer {
 
 const REPLACEMENT = "\uFFFD";
 /** So many tokens the engine looks back on to tell whether a space belongs before the next one. */
-const CONTEXT_TOKENS = 3;
+export const CONTEXT_TOKENS = 3;
 /** Characters around which some tokenizers clean up spaces: pieces with them depend on what stands before. */
 const CONTEXT_DEPENDENT = /[?!.,'\uFFFD]/;
 /** More tokens than this without a whole character are no text. */

@@ -1,4 +1,4 @@
-/** One at a time, first come first served: for engine objects that can do one thing at once. */
+/** One at a time, or a few, first come first served: for engine objects that can do one thing at once. */
 import type { QueueFullDetails } from "../../errors.js";
 import type { QueueLimit } from "../backend.js";
 import { SlotQueue } from "./scheduler/slot-queue.js";
@@ -6,16 +6,25 @@ import { SlotQueue } from "./scheduler/slot-queue.js";
 /** Which limit is reached. */
 type QueueFullness = Omit<QueueFullDetails, "modelId">;
 
+interface TurnsOptions {
+  readonly places?: number;
+  readonly maxQueue?: number;
+  readonly shared?: QueueLimit | undefined;
+}
+
 interface Waiter {
-  readonly go: () => void;
+  readonly go: (place: number) => void;
 }
 
 export class Turns {
   readonly #queue: SlotQueue<Waiter>;
 
-  /** `maxQueue`: how many may wait while one has its turn; `shared`: what they share with the queues of other models. */
-  constructor(maxQueue = Infinity, shared?: QueueLimit) {
-    this.#queue = new SlotQueue({ slots: 1, maxQueue, shared });
+  /**
+   * `maxQueue`: how many may wait; `shared`: what they share with the queues of other models. `places`: how many have their
+   * turn at a time.
+   */
+  constructor({ places = 1, maxQueue = Infinity, shared }: TurnsOptions = {}) {
+    this.#queue = new SlotQueue({ slots: places, maxQueue, shared });
   }
 
   get waiting(): number {
@@ -33,10 +42,10 @@ export class Turns {
         if (this.#queue.withdraw(waiter)) reject(signal.reason);
       };
       const waiter: Waiter = {
-        go: () => {
+        go: (place) => {
           signal.removeEventListener("abort", withdraw);
           resolve(() => {
-            for (const { job } of this.#queue.release([0], performance.now())) job.go();
+            for (const { job, slot } of this.#queue.release([place], performance.now())) job.go(slot);
           });
         },
       };
@@ -45,7 +54,7 @@ export class Turns {
       if (admission.type === "full")
         return reject(full({ ...admission, retryAfterMs: this.#queue.expectedWaitMs(now) }));
       if (admission.type === "queued") return signal.addEventListener("abort", withdraw, { once: true });
-      waiter.go();
+      waiter.go(admission.slot);
     });
   }
 }

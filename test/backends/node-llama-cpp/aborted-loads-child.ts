@@ -9,6 +9,7 @@ const profile: ModelProfile = {
   capabilities: ["generate"],
   contextSize: 256,
   parallel: 1,
+  threads: 1,
   maxQueue: 1,
 };
 let aborted = 0;

@@ -62,6 +62,45 @@ describe("embed", () => {
     expect(list.embeddings).toEqual(single.map(({ embeddings }) => embeddings[0]));
   });
 
+  it("gives the same vectors, in order, from several contexts as from one", async () => {
+    const texts = Array.from(
+      { length: 30 },
+      (_, index) => `river ${"water ".repeat(index % 7)}${"stone ".repeat(index % 3)}`,
+    );
+    const one = await start(encoder);
+    const two = await start(encoder, { threads: 2 }, { maxThreads: 2 });
+
+    const list = await embedder(two)(texts, request());
+    const single = await Promise.all(texts.map((text) => embedder(two)([text], request())));
+
+    expect(list).toEqual(await embedder(one)(texts, request()));
+    expect(list.embeddings).toEqual(single.map(({ embeddings }) => embeddings[0]));
+    expect(new Set(list.embeddings.map(String)).size).toBe(new Set(texts.map((text) => text.trim())).size);
+  });
+
+  it("bounds the calls that are there, and tells how many are more than it can do at a time", async () => {
+    const backing = await start(encoder, { threads: 2, maxQueue: 1 }, { maxThreads: 2 });
+    const call = () => embedder(backing)(["river"], request());
+    const calls = [call(), call(), call()];
+
+    expect(backing.queued()).toBe(1);
+    await expect(call()).rejects.toMatchObject({ code: "queue_full", limit: 1 });
+    await expect(Promise.all(calls)).resolves.toHaveLength(3);
+    expect(backing.queued()).toBe(0);
+  });
+
+  it("lets a disposal wait for the texts in flight of every context", async () => {
+    const backing = await start(encoder, { threads: 2 }, { maxThreads: 2 });
+    const texts = Array.from({ length: 200 }, () => "river stone water");
+    const calls = [embedder(backing)(texts, request()), embedder(backing)(texts, request())];
+    const outcomes = Promise.allSettled(calls);
+    await embedder(backing)(["river"], request());
+
+    await backing.dispose();
+
+    for (const outcome of await outcomes) expect(outcome).toMatchObject({ reason: { code: "request_aborted" } });
+  });
+
   it("embeds with a generative model too", async () => {
     const backing = await start(random, { capabilities: ["embed"] });
 
@@ -143,6 +182,19 @@ describe("rank", () => {
     expect(scores[1]).toBeGreaterThan(scores[0] ?? 1);
     expect(promptTokens).toBeGreaterThan(18);
     expect(backing.embed).toBeUndefined();
+  });
+
+  it("scores the same, in order, on several contexts as on one", async () => {
+    const documents = Array.from(
+      { length: 20 },
+      (_, index) => `${"river ".repeat(index % 5)}cloud ${"stone ".repeat(index % 2)}`,
+    );
+    const one = await start(ranker);
+    const two = await start(ranker, { threads: 2 }, { maxThreads: 2 });
+    const expected = await ranking(one)("river stone water", documents, request());
+
+    expect(await ranking(two)("river stone water", documents, request())).toEqual(expected);
+    expect(new Set(expected.scores).size).toBeGreaterThan(4);
   });
 
   it("refuses a document that does not fit and an empty query; no documents are no scores", async () => {

@@ -36,6 +36,7 @@ export function profileOf(model: ResolvedModel, options: ProfileOptions = {}): M
     capabilities,
     contextSize: options.contextSize ?? 256,
     parallel: options.parallel ?? 2,
+    threads: options.threads ?? 1,
     maxQueue: options.maxQueue ?? 64,
   };
 }

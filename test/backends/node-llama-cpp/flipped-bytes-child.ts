@@ -24,7 +24,14 @@ for (let round = 0; round < Number(rounds); round++) {
   try {
     const model = await backend.resolve(`${file}.flipped`, {}, signal);
     const { defaultCapabilities: capabilities } = model;
-    await backend.estimate(model, { mode: "server", capabilities, contextSize: 64, parallel: 1, maxQueue: 1 });
+    await backend.estimate(model, {
+      mode: "server",
+      capabilities,
+      contextSize: 64,
+      parallel: 1,
+      threads: 1,
+      maxQueue: 1,
+    });
   } catch {
     // a refusal, which is what is hoped for; what must not happen is the end of this process
   }

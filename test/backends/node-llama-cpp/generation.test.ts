@@ -154,66 +154,6 @@ describe("generate", () => {
   });
 });
 
-describe("sampling", () => {
-  const texts = async (sampling: object, count = 3) => {
-    const backing = await start(random, { parallel: 1 });
-    const results = [];
-    for (let index = 0; index < count; index++)
-      results.push((await generate(backing, "hello", { maxTokens: 12, ...sampling })).text);
-    return results;
-  };
-  const distinct = async (sampling: object) => new Set(await texts(sampling)).size;
-
-  it("repeats itself at temperature 0, and with one seed; else not", async () => {
-    expect(await distinct({ temperature: 0 })).toBe(1);
-    expect(await distinct({ temperature: 1.5, seed: 7 })).toBe(1);
-    expect(await distinct({ temperature: 1.5 })).toBe(3);
-  });
-
-  it("lets topK, topP and minP each leave only the likeliest token", async () => {
-    const wide = { temperature: 2, topK: 0, topP: 1, minP: 0 };
-    const greedy = (await texts({ temperature: 0 }, 1))[0];
-
-    expect(await distinct(wide)).toBe(3);
-    for (const narrow of [{ topK: 1 }, { topP: 0 }, { minP: 1 }])
-      expect((await texts({ ...wide, ...narrow }, 1))[0]).toBe(greedy);
-  });
-
-  it("gives another text with another seed", async () => {
-    const [one, other] = await Promise.all([
-      texts({ temperature: 1.5, seed: 1 }, 1),
-      texts({ temperature: 1.5, seed: 4294967295 }, 1),
-    ]);
-
-    expect(one).not.toEqual(other);
-  });
-
-  it("lets a repeat penalty change the text, and 1 not", async () => {
-    const [off] = await texts({ temperature: 0, maxTokens: 60 }, 1);
-    const [on] = await texts({ temperature: 0, maxTokens: 60, repeatPenalty: 1.8 }, 1);
-
-    expect(on).not.toBe(off);
-  });
-
-  it.each([
-    ["temperature", Number.NaN],
-    ["topK", -1],
-    ["topP", Infinity],
-    ["minP", -0.1],
-    ["seed", 2 ** 32],
-    ["repeatPenalty", 0],
-    ["maxTokens", 0],
-  ])("lets no bad %s through to native code", async (option, value) => {
-    const backing = await start(random);
-
-    await expect(generate(backing, "hello", { maxTokens: 1, [option]: value })).rejects.toMatchObject({
-      code: "invalid_option",
-      option,
-    });
-    await expect(generate(backing, "hello", { maxTokens: 1 })).resolves.toBeDefined();
-  });
-});
-
 describe("chat", () => {
   it("answers in the model's format, out of the whole conversation", async () => {
     const backing = await start(recall);

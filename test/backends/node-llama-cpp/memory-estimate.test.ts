@@ -32,12 +32,15 @@ describe("estimate", () => {
     ["encoder", { contextSize: 512 }],
     ["encoder", { contextSize: 128 }],
     ["ranker", { contextSize: 512 }],
+    ["encoder", { contextSize: 256, threads: 2 }],
+    ["ranker", { contextSize: 256, threads: 2 }],
+    ["tiny F32", { contextSize: 512, threads: 3, parallel: 2, capabilities: ["generate", "embed"], mode: "server" }],
   ])("says of %s %j what the engine reports afterwards, within 1 percent", async (name, options) => {
     const model = await resolve(files[name] ?? "");
     const profile = profileOf(model, options);
 
     const estimate = await backend.estimate(model, profile);
-    const backing = await startResolved(model, profile);
+    const backing = await startResolved(model, profile, { maxThreads: profile.threads });
     const reported = backing.memory();
     await backing.dispose();
 
@@ -45,6 +48,19 @@ describe("estimate", () => {
     expect(reported.mappedBytes).toBe(estimate.mappedBytes);
     expect(estimate.mappedBytes).toBeGreaterThan(0);
     expect(backing.memory()).toEqual({ ramBytes: 0, gpuWeightsBytes: 0, gpuContextBytes: 0, mappedBytes: 0 });
+  });
+
+  it("counts a context for each text at a time: as many as there are threads, or parallel if that is less", async () => {
+    const model = await resolve(files["encoder"] ?? "");
+    const bytes = async (threads: number, parallel: number) =>
+      (await backend.estimate(model, profileOf(model, { threads, parallel }))).ramBytes;
+    const [one, two] = [await bytes(1, 4), await bytes(2, 4)];
+    const context = two - one;
+
+    expect(context).toBeGreaterThan(100_000);
+    expect(await bytes(4, 4)).toBe(one + 3 * context);
+    expect(await bytes(4, 2)).toBe(two);
+    expect(await bytes(2, 1)).toBe(one);
   });
 
   it.each(["auto", "max", 0, 5, undefined] as const)("turns gpuLayers %s into a number", async (gpuLayers) => {

@@ -176,7 +176,7 @@ describe("reuse", () => {
 /** Hides what a sequence holds behind what another one does. */
 function disguised(sequence: LlamaContextSequence, other: () => LlamaContextSequence): Sequence {
   return {
-    evaluate: (...given) => sequence.evaluate(...given),
+    evaluateWithMetadata: (...given) => sequence.evaluateWithMetadata(...given),
     evaluateWithoutGeneratingNewTokens: (...given) => sequence.evaluateWithoutGeneratingNewTokens(...given),
     eraseContextTokenRanges: (ranges) => sequence.eraseContextTokenRanges(ranges),
     clearHistory: () => sequence.clearHistory(),

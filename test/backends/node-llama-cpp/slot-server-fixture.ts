@@ -37,13 +37,13 @@ export class FakeEngine {
       await this.evaluateTogether(ids);
       held = [...held, ...ids];
     };
-    async function* evaluate(prompt: readonly Token[]): AsyncGenerator<Token, void, void | Token | Token[]> {
+    async function* evaluateWithMetadata(prompt: readonly Token[]): ReturnType<Sequence["evaluateWithMetadata"]> {
       let next = prompt;
       for (;;) {
         await evaluateTogether(next);
         const [letter] = tokens(LETTER);
         if (letter === undefined) return;
-        yield letter;
+        yield { token: letter };
         next = [letter];
       }
     }
@@ -53,7 +53,7 @@ export class FakeEngine {
       this.events.push(start === 0 ? `${name} cleared` : `${name} cut to ${start}`);
     };
     return {
-      evaluate,
+      evaluateWithMetadata,
       evaluateWithoutGeneratingNewTokens: evaluateTogether,
       get contextTokens() {
         return held;

@@ -21,8 +21,21 @@ describe("Turns", () => {
     expect(order).toEqual(["a begins", "a ends", "b begins", "b ends", "c begins", "c ends"]);
   });
 
+  it("lets as many at a time as there are places", async () => {
+    const turns = new Turns({ places: 2 });
+    const [first, second] = await Promise.all([turns.take(never, full), turns.take(never, full)]);
+    const [third, fourth] = [turns.take(never, full), turns.take(never, full)];
+
+    expect(turns.waiting).toBe(2);
+    second();
+    await third;
+    expect(turns.waiting).toBe(1);
+    first();
+    await expect(fourth).resolves.toBeTypeOf("function");
+  });
+
   it("turns away more waiters than allowed, and takes them again when there is room", async () => {
-    const turns = new Turns(1);
+    const turns = new Turns({ maxQueue: 1 });
     const end = await turns.take(never, full);
     const second = turns.take(never, full);
 
@@ -33,7 +46,7 @@ describe("Turns", () => {
   });
 
   it("rejects a waiter with the signal's reason as soon as it aborts, and keeps its place free", async () => {
-    const turns = new Turns(1);
+    const turns = new Turns({ maxQueue: 1 });
     const end = await turns.take(never, full);
     const controller = new AbortController();
     const second = turns.take(controller.signal, full);

@@ -75,5 +75,7 @@ export function defaultCalibrationPath(): string {
 function hashOf(key: CalibrationKey): string {
   const [cpu] = os.cpus();
   const machine = { cpu: cpu?.model, cpus: os.availableParallelism(), arch: os.arch() };
-  return createHash("sha256").update(JSON.stringify({ machine, ...key })).digest("hex");
+  return createHash("sha256")
+    .update(JSON.stringify({ machine, ...key }))
+    .digest("hex");
 }

@@ -121,7 +121,7 @@ async function withLanes<Result>(
   const made: Lanes[] = [];
   try {
     for (const sequences of slotsOf(slots, contexts)) {
-      const plan = { contextSize: CONTEXT_TOKENS, sequences, batchSize, threads };
+      const plan = { kind: "slots", contextSize: CONTEXT_TOKENS, sequences, batchSize, threads } as const;
       made.push(new Lanes(model, await createGenerationContext(model, plan), sequences, check));
     }
     for (let step = 0; step < WARM_UP_STEPS; step++) await Promise.all(made.map((lanes) => lanes.step(Infinity)));

@@ -1,0 +1,132 @@
+/** Contexts that evaluate a text each at a time, and the calls that share them. */
+import { setMaxListeners } from "node:events";
+import { QueueFullError } from "../../errors.js";
+import { beginEvaluating } from "./engine-activity.js";
+import type { BackingRequest, QueueLimit } from "../backend.js";
+import { Turns } from "./turns.js";
+
+export interface TextPoolLimits {
+  readonly modelId: string;
+  /** Calls that may be there beyond one for each context. */
+  readonly maxQueue: number;
+  readonly queueLimit?: QueueLimit | undefined;
+}
+
+/** How much the last call counts in the mean of their times. */
+const NEWEST_COUNTS = 0.2;
+/** Told to those that are turned away before any call has ended. */
+const FIRST_GUESS_MS = 1_000;
+
+/** Calls take turns text by text, so that a long list does not keep a single text waiting. */
+export class TextPool<Context> {
+  readonly #contexts: readonly Context[];
+  readonly #free: Context[];
+  readonly #turns: Turns;
+  readonly #limits: TextPoolLimits;
+  #calls = 0;
+  #meanCallMs = FIRST_GUESS_MS;
+
+  constructor(contexts: readonly Context[], limits: TextPoolLimits) {
+    this.#contexts = contexts;
+    this.#free = [...contexts];
+    this.#turns = new Turns({ places: contexts.length });
+    this.#limits = limits;
+  }
+
+  /** Calls beyond one for each context. All of them advance, but they are more than can at a time. */
+  get queued(): number {
+    return Math.max(0, this.#calls - this.#contexts.length);
+  }
+
+  /**
+   * One call: what `prepare` makes of its texts is evaluated on as many contexts as are free, and comes back in order.
+   * When it rejects, because of one text or of the signal, none of its texts is being evaluated any more.
+   * @throws QueueFullError
+   */
+  async run<Item, Result>(
+    request: BackingRequest,
+    signal: AbortSignal,
+    prepare: (context: Context) => readonly Item[],
+    evaluate: (context: Context, item: Item) => Promise<Result>,
+  ): Promise<{ items: readonly Item[]; results: Result[] }> {
+    const [first] = this.#contexts;
+    if (first === undefined) throw new TypeError("There is no context to evaluate texts in");
+    this.#enter();
+    const endEvaluating = beginEvaluating();
+    const startedAt = performance.now();
+    request.phase = "queue";
+    if (this.queued > 0) request.queuePosition = this.queued;
+    try {
+      const items = prepare(first);
+      return { items, results: await this.#evaluateAll(request, signal, items, evaluate) };
+    } finally {
+      endEvaluating();
+      this.#leave();
+      this.#meanCallMs += NEWEST_COUNTS * (performance.now() - startedAt - this.#meanCallMs);
+    }
+  }
+
+  #enter(): void {
+    const { modelId, maxQueue, queueLimit } = this.#limits;
+    const contexts = this.#contexts.length;
+    const retryAfterMs = Math.ceil((this.#meanCallMs * (this.queued + 1)) / contexts);
+    if (this.#calls >= contexts + maxQueue)
+      throw new QueueFullError({ modelId, of: "model", limit: maxQueue, queued: this.queued, retryAfterMs });
+    if (this.#calls >= contexts && queueLimit?.enter() === false)
+      throw new QueueFullError({
+        modelId,
+        of: "all",
+        limit: queueLimit.limit,
+        queued: queueLimit.waiting,
+        retryAfterMs,
+      });
+    this.#calls++;
+  }
+
+  #leave(): void {
+    if (this.queued > 0) this.#limits.queueLimit?.leave();
+    this.#calls--;
+  }
+
+  async #evaluateAll<Item, Result>(
+    request: BackingRequest,
+    signal: AbortSignal,
+    items: readonly Item[],
+    evaluate: (context: Context, item: Item) => Promise<Result>,
+  ): Promise<Result[]> {
+    const failure = new AbortController();
+    const ended = AbortSignal.any([signal, failure.signal]);
+    setMaxListeners(0, ended); // each context's turn listens; Node would warn of a leak from the eleventh on
+    const results: Result[] = [];
+    // one iterator for all: each text is taken by whoever is free
+    const left = items.entries();
+    const work = async () => {
+      for (const [index, item] of left) {
+        results[index] = await this.#inTurn(ended, (context) => {
+          request.phase = "prefill";
+          return evaluate(context, item);
+        });
+      }
+    };
+    const workers = Array.from({ length: Math.min(items.length, this.#contexts.length) }, () =>
+      work().catch((error: unknown) => failure.abort(error)),
+    );
+    await Promise.all(workers);
+    ended.throwIfAborted();
+    return results;
+  }
+
+  /** One text's evaluation, which cannot be interrupted: an abort is seen before it and after it. */
+  async #inTurn<Result>(signal: AbortSignal, evaluate: (context: Context) => Promise<Result>): Promise<Result> {
+    const end = await this.#turns.take(signal, () => new RangeError("Turns without a limit are never full"));
+    const context = this.#free.pop();
+    try {
+      signal.throwIfAborted();
+      if (context === undefined) throw new TypeError("There are more turns than contexts");
+      return await evaluate(context);
+    } finally {
+      if (context !== undefined) this.#free.push(context);
+      end();
+    }
+  }
+}
