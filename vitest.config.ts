@@ -1,3 +1,5 @@
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { defineConfig } from "vitest/config";
 
 export default defineConfig({
@@ -6,5 +8,7 @@ export default defineConfig({
     // the engine ends the process when a worker thread that runs it is ended
     pool: "forks",
     testTimeout: 20_000,
+    // what is measured in a test is not the user's to find
+    env: { XDG_CACHE_HOME: path.join(tmpdir(), `model-supervisor-test-cache-${process.pid}`) },
   },
 });

@@ -80,7 +80,7 @@ async function drainedRound(backend: ReturnType<typeof nodeLlamaCpp>, model: Res
 
 /** What this library guards against: the raw objects, disposed under a running embedding. */
 async function undrainedRound(): Promise<void> {
-  const llama = await sharedEngine("auto");
+  const llama = await sharedEngine({ gpu: "auto", build: "never" });
   const native = await llama.loadModel({ modelPath: file, gpuLayers: 0 });
   const context = await native.createEmbeddingContext({ contextSize: 512, threads: 1 });
   const settled = Promise.allSettled(
@@ -98,7 +98,7 @@ for (let round = 0; round < Number(rounds); round++) {
   else await undrainedRound();
   count("rounds");
 }
-const { cpuRam } = await (await sharedEngine("auto")).getLlamaMemoryUsage();
+const { cpuRam } = await (await sharedEngine({ gpu: "auto", build: "never" })).getLlamaMemoryUsage();
 process.send?.({ ...counts, bytesLeft: cpuRam });
 // That the process then ends by itself is a part of the result.
 process.disconnect();

@@ -12,6 +12,8 @@ export type {
   ModelManagerEvents,
   ModelOptions,
   ModelSupervisorOptions,
+  RequestEvent,
+  RequestOutcome,
   SupervisionNode,
   UnloadOptions,
 } from "./api.js";
@@ -27,11 +29,13 @@ export type {
   MemoryNeed,
   ModelProfile,
   Overflow,
+  QueueLimit,
   Ranking,
   ResolvedModel,
   Sampling,
   StartContext,
   StartSpec,
+  StepListener,
 } from "./backends/backend.js";
 export {
   AlreadyLoadedError,
@@ -62,7 +66,7 @@ export {
   UnsupportedCapabilityError,
   isModelSupervisorError,
 } from "./errors.js";
-export type { ErrorCode, LoadPhase } from "./errors.js";
+export type { ErrorCode, LoadPhase, QueueFullDetails } from "./errors.js";
 export type {
   ChatMessage,
   EmbedManyResult,
@@ -73,11 +77,13 @@ export type {
   GenerateResult,
   GenerationPart,
   LikelyToken,
+  Priority,
   RankOptions,
   RankResult,
   RequestOptions,
   RequestPhase,
   SamplingOptions,
+  StepReport,
   Timings,
   TokenLogprob,
   Usage,
@@ -88,6 +94,7 @@ export type {
   DeviceInfo,
   DeviceMemory,
   ErrorInfo,
+  LayoutMeasurement,
   LoadPlan,
   MemoryBudget,
   MemoryReport,
@@ -97,11 +104,12 @@ export type {
   ModelSource,
   Placement,
   Size,
+  SlotLayout,
   Status,
   UnloadReason,
   UnreleasedMemory,
 } from "./model.js";
 export { nodeLlamaCpp } from "./backends/node-llama-cpp/index.js";
-export type { GpuChoice } from "./backends/node-llama-cpp/gpu-choice.js";
+export type { BuildChoice, GpuChoice } from "./backends/node-llama-cpp/engine-choice.js";
 export type { NodeLlamaCppOptions } from "./backends/node-llama-cpp/index.js";
 export { ModelSupervisor } from "./supervisor/model-supervisor.js";

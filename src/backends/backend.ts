@@ -13,7 +13,7 @@ import type {
   TokenLogprob,
   Usage,
 } from "../inference.js";
-import type { Capability, DeviceInfo, Mode, ModelId, ModelSource } from "../model.js";
+import type { Capability, DeviceInfo, Mode, ModelId, ModelSource, SlotLayout } from "../model.js";
 
 /** How a model is to be placed and run, as the caller gave it. Backends refuse what they cannot honour. */
 export interface EngineOptions {
@@ -33,8 +33,13 @@ export interface EngineOptions {
   /** Tokens evaluated in one native call at most. Default 512. */
   readonly batchSize?: number | undefined;
   readonly flashAttention?: boolean | undefined;
-  /** CPU threads of this model, at most the supervisor's `maxThreads`. Default: `maxThreads`. */
+  /**
+   * CPU threads of this model in all, at most the supervisor's `maxThreads`. Default: `maxThreads`. How they are spread over
+   * its contexts is measured at the first load, see {@link SlotLayout}.
+   */
   readonly threads?: number | undefined;
+  /** Slots of a context that decode in one step at most. Default: what is fastest, measured at the first load. */
+  readonly decodeWidth?: number | undefined;
   /** Requests that may wait for a slot, and as many calls of `embed` or `rank` for a context. Default 64. */
   readonly maxQueue?: number | undefined;
 }
@@ -206,6 +211,8 @@ export interface Backing {
   readonly exited: Promise<BackingExit>;
   /** The engine's own model object, where it lives in this process. */
   readonly native?: unknown;
+  /** How its slots are run, where the backing has chosen. */
+  readonly layout?: SlotLayout;
   /** What the engine says it holds now. */
   memory(): MemoryNeed;
   /** Requests that wait for a slot or a context now. */

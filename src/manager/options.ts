@@ -67,6 +67,7 @@ const modelShape = {
   batchSize: whole(1, 2 ** 16).optional(),
   flashAttention: flag.optional(),
   threads: whole(1, 1024).optional(),
+  decodeWidth: whole(1, 256).optional(),
   maxQueue: whole(0, 1e6).optional(),
 };
 const modelOptions = object(modelShape);

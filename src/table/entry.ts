@@ -77,6 +77,7 @@ export function infoOf(entry: Entry, reservation: Reservation | undefined): Mode
     measured: reservation?.measured ?? false,
     contextSize: profile?.contextSize,
     parallel: profile?.parallel,
+    ...(live?.backing.layout && { layout: live.backing.layout }),
     declared: entry.declared,
     incarnation: entry.incarnation,
     leases: live?.block.leases ?? 0,

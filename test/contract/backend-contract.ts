@@ -251,7 +251,11 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       const places: unknown[] = [];
       const generate = () => {
         const made = request().request;
-        Object.defineProperty(made, "queuePosition", { set: (place: unknown) => void places.push(place) });
+        Object.defineProperty(made, "queuePosition", {
+          set: (place: unknown) => {
+            places.push(place);
+          },
+        });
         return backing.generate?.("hello", GREEDY, made) ?? Promise.reject(new Error("no generate"));
       };
 

@@ -37,6 +37,7 @@ const ENGINE_OPTIONS = {
   batchSize: 128,
   flashAttention: true,
   threads: 3,
+  decodeWidth: 2,
   maxQueue: 9,
 } as const satisfies Required<EngineOptions>;
 

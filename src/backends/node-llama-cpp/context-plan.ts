@@ -2,6 +2,7 @@
 import { InvalidOptionError } from "../../errors.js";
 import type { ModelProfile } from "../backend.js";
 import type { GgufModel } from "./gguf-file.js";
+import { slotsOf, type Spread } from "./layout/layout.js";
 
 /**
  * `slots`: generation, one sequence for each slot, for as long as the backing lives. `transient`: generation in `direct`
@@ -28,25 +29,22 @@ const MAX_SEQUENCES = 256;
  */
 const MAX_CELLS = 2 ** 23;
 
-/** @throws InvalidOptionError for sizes that cannot be planned. */
-export function contextPlans(model: GgufModel, profile: ModelProfile): ContextPlan[] {
+/**
+ * `spread`: how the slots of `server` mode are spread over contexts.
+ * @throws InvalidOptionError for sizes that cannot be planned.
+ */
+export function contextPlans(model: GgufModel, profile: ModelProfile, spread: Spread): ContextPlan[] {
+  checkSizes(profile);
   const { mode, capabilities, contextSize, threads } = profile;
-  if (!(profile.parallel >= 1 && profile.parallel <= MAX_SEQUENCES))
-    throw new InvalidOptionError("parallel", `a number from 1 to ${MAX_SEQUENCES}`, profile.parallel);
-  if (!(contextSize >= 2 && contextSize * profile.parallel <= MAX_CELLS)) {
-    const expected = `a number from 2; contextSize × parallel of at most ${MAX_CELLS} tokens`;
-    throw new InvalidOptionError("contextSize", expected, `${contextSize} × ${profile.parallel}`);
-  }
   const plans: ContextPlan[] = [];
-  if (capabilities.includes("generate") || capabilities.includes("chat")) {
-    const sequences = mode === "server" ? profile.parallel : 1;
-    plans.push({
-      kind: mode === "server" ? "slots" : "transient",
-      contextSize,
-      sequences,
-      batchSize: generationBatch(profile, sequences),
-      threads,
-    });
+  const generation = (kind: ContextKind, sequences: number, each: number): ContextPlan => {
+    return { kind, contextSize, sequences, batchSize: generationBatch(profile, sequences), threads: each };
+  };
+  if (generates(profile)) {
+    if (mode === "direct") plans.push(generation("transient", 1, threads));
+    else
+      for (const sequences of slotsOf(profile.parallel, spread.contexts))
+        plans.push(generation("slots", sequences, spread.threads));
   }
   const batchSize = model.embedsInOneBatch
     ? contextSize
@@ -59,7 +57,21 @@ export function contextPlans(model: GgufModel, profile: ModelProfile): ContextPl
   return plans;
 }
 
-function generationBatch(profile: ModelProfile, sequences: number): number {
+/** Whether the model has slots, or contexts that are made for each call. */
+export function generates({ capabilities }: ModelProfile): boolean {
+  return capabilities.includes("generate") || capabilities.includes("chat");
+}
+
+/** @throws InvalidOptionError */
+function checkSizes({ parallel, contextSize }: ModelProfile): void {
+  if (!(parallel >= 1 && parallel <= MAX_SEQUENCES))
+    throw new InvalidOptionError("parallel", `a number from 1 to ${MAX_SEQUENCES}`, parallel);
+  if (contextSize >= 2 && contextSize * parallel <= MAX_CELLS) return;
+  const expected = `a number from 2; contextSize × parallel of at most ${MAX_CELLS} tokens`;
+  throw new InvalidOptionError("contextSize", expected, `${contextSize} × ${parallel}`);
+}
+
+export function generationBatch(profile: ModelProfile, sequences: number): number {
   const batchSize = Math.min(profile.batchSize ?? DEFAULT_BATCH_SIZE, profile.contextSize * sequences);
   // Every slot must be able to advance in every step.
   return Math.max(batchSize, sequences);

@@ -4,47 +4,58 @@
  */
 import type { Llama } from "node-llama-cpp";
 import { InvalidOptionError, isModelSupervisorError } from "../../errors.js";
-import type { GpuChoice } from "./gpu-choice.js";
+import type { BuildChoice, GpuChoice } from "./engine-choice.js";
 
 const KEPT_LINES = 64;
 /** The lines about a failure arrive up to 5 ms after the promise has been rejected (measured). */
 const LINES_ARRIVE_WITHIN_MS = 20;
 
-let starting: Promise<Llama> | undefined;
+let starting: { readonly build: BuildChoice; readonly llama: Promise<Llama> } | undefined;
 /** `maxThreads` of each live user. */
 const users = new Set<{ readonly maxThreads: number }>();
 /** The engine's last errors, oldest first. */
 const lines: { readonly number: number; readonly text: string }[] = [];
 let lineCount = 0;
 
+/** What the engine is started with. */
+export interface EngineChoice {
+  readonly gpu: GpuChoice;
+  readonly build: BuildChoice;
+}
+
 /**
  * The engine, started by the first call. It is never stopped: it does not keep the process alive, and starting it anew
  * costs 0.4 s. A start that failed is tried again by the next call.
- * @throws InvalidOptionError if the engine runs already with another kind of GPU.
+ * @throws InvalidOptionError if the engine runs already with another kind of GPU, or by another choice of build.
  */
-export async function sharedEngine(gpu: GpuChoice): Promise<Llama> {
-  starting ??= startEngine(gpu);
+export async function sharedEngine({ gpu, build }: EngineChoice): Promise<Llama> {
+  starting ??= { build, llama: startEngine(gpu, build) };
+  const started = starting;
   let llama: Llama;
   try {
-    llama = await starting;
+    llama = await started.llama;
   } catch (error) {
-    starting = undefined;
+    if (starting === started) starting = undefined;
     throw error;
   }
-  if (gpu === "auto" || gpu === llama.gpu) return llama;
-  throw new InvalidOptionError(
-    "gpu",
-    `"auto" or ${JSON.stringify(llama.gpu)}, with which the engine runs already in this process`,
-    gpu,
+  if (gpu !== "auto" && gpu !== llama.gpu) throw chosenAlready("gpu", JSON.stringify(llama.gpu), gpu, `"auto" or `);
+  if (build !== started.build) throw chosenAlready("build", `"${started.build}"`, build);
+  return llama;
+}
+
+function chosenAlready(option: string, running: string, received: unknown, or = ""): InvalidOptionError {
+  return new InvalidOptionError(
+    option,
+    `${or}${running}, with which the engine runs already in this process`,
+    received,
   );
 }
 
-async function startEngine(gpu: GpuChoice): Promise<Llama> {
+async function startEngine(gpu: GpuChoice, build: BuildChoice): Promise<Llama> {
   const { getLlama, LlamaLogLevel } = await import("node-llama-cpp");
   return getLlama({
     gpu,
-    // Never compile in an application's start-up: a platform without a prebuilt library is an error.
-    build: "never",
+    build,
     progressLogs: false,
     // Never the library's default, which is at least 4 whatever the machine has; the first user sets the real one.
     maxThreads: 1,

@@ -1,6 +1,7 @@
 /** One live model in this process: its calls, what it holds, and its end, which comes once and in one order. */
 import type { LlamaModel } from "node-llama-cpp";
 import { BackingCrashedError, RequestAbortedError } from "../../errors.js";
+import type { SlotLayout } from "../../model.js";
 import type {
   Backing,
   BackingExit,
@@ -27,6 +28,7 @@ export interface BackingParts {
   generation?: { readonly queued: number; submit(job: Job): Promise<Completion> };
   embedder?: Embedder;
   ranker?: Ranker;
+  layout?: SlotLayout;
 }
 
 /** The library's event of an object that is being disposed. */
@@ -81,13 +83,14 @@ export class InProcessBacking {
   /** The backing as the manager sees it: with the methods of its capabilities and no others. */
   open(parts: BackingParts): Backing {
     const { capabilities } = this.#spec.profile;
-    const { generation, embedder, ranker } = parts;
+    const { generation, embedder, ranker, layout } = parts;
     const prompts = new PromptMaker(this.#file, this.#model);
     const generate = (sampling: Sampling, request: BackingRequest, makePrompt: () => Prompt | Promise<Prompt>) =>
       this.#generate(generation, sampling, request, makePrompt);
     return {
       exited: this.#exited,
       native: this.#model,
+      ...(layout && { layout }),
       memory: () => this.#memory(),
       queued: () => (generation?.queued ?? 0) + (embedder?.queued ?? 0) + (ranker?.queued ?? 0),
       ...(capabilities.includes("generate") && {

@@ -4,8 +4,9 @@ import type { DeviceInfo } from "../../model.js";
 import { ramLimits } from "../../process-limits.js";
 import type { Backend, ResolvedModel } from "../backend.js";
 import { sharedEngine } from "./engine.js";
-import type { GpuChoice } from "./gpu-choice.js";
+import type { BuildChoice, GpuChoice } from "./engine-choice.js";
 import { GgufModel, resolveGgufModel } from "./gguf-file.js";
+import { CalibrationFile, defaultCalibrationPath } from "./layout/calibration-file.js";
 import { estimateMemory, insights } from "./memory-estimate.js";
 import { startBacking } from "./start.js";
 
@@ -17,6 +18,18 @@ export interface NodeLlamaCppOptions {
    * @defaultValue `"auto"`: the best kind that works on this machine, else the CPU. Nothing is ever compiled.
    */
   readonly gpu?: GpuChoice | undefined;
+  /**
+   * Whether the engine's library may be compiled on this machine. A library that was compiled for the machine is 1.4 to 1.5
+   * times as fast as the prebuilt one with several streams on a CPU; see the README. As for `gpu`, the first one decides.
+   * @defaultValue `"never"`
+   */
+  readonly build?: BuildChoice | undefined;
+  /**
+   * The file in which it is remembered how the slots of each model are run best, which is measured when a model is loaded
+   * for the first time (about two seconds, where there is a choice). `false`: nothing is measured.
+   * @defaultValue `model-supervisor/calibrations.json` in the user's cache folder
+   */
+  readonly calibrationFile?: string | false | undefined;
 }
 
 /**
@@ -29,12 +42,14 @@ export interface NodeLlamaCppOptions {
  * ```
  */
 export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
-  const gpu = options.gpu ?? "auto";
+  const { gpu = "auto", build = "never", calibrationFile = defaultCalibrationPath() } = options;
+  const engine = () => sharedEngine({ gpu, build });
+  const memory = calibrationFile === false ? undefined : new CalibrationFile(calibrationFile);
   return {
     name: "node-llama-cpp",
 
     async devices() {
-      const llama = await sharedEngine(gpu);
+      const llama = await engine();
       if (llama.gpu === false) return [ram()];
       const [names, memory] = await Promise.all([llama.getGpuDeviceNames(), llama.getVramState()]);
       // The engine tells the sum over its GPUs only, and spreads a model's layers over all of them.
@@ -51,7 +66,7 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
 
     async resolve(source, engineOptions, signal) {
       const model = await resolveGgufModel(source, engineOptions, signal);
-      const facts = await insights(model, await sharedEngine(gpu));
+      const facts = await insights(model, await engine());
       signal.throwIfAborted();
       if (facts.isSupportedByLlamaCpp) return model;
       throw new InvalidModelFileError(
@@ -61,11 +76,11 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
     },
 
     async estimate(model, profile) {
-      return estimateMemory(own(model), profile, await sharedEngine(gpu));
+      return estimateMemory(own(model), profile, await engine(), memory);
     },
 
     async start(spec, context) {
-      return startBacking(spec, own(spec.model), context, await sharedEngine(gpu));
+      return startBacking(spec, own(spec.model), context, { llama: await engine(), memory });
     },
   };
 }

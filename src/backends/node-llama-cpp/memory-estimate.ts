@@ -11,6 +11,9 @@ import { EstimateFailedError, InvalidOptionError } from "../../errors.js";
 import type { EngineOptions, Estimate, ModelProfile } from "../backend.js";
 import { contextPlans, type ContextPlan } from "./context-plan.js";
 import type { GgufModel } from "./gguf-file.js";
+import type { CalibrationFile } from "./layout/calibration-file.js";
+import { possibleSpreads } from "./layout/choose-layout.js";
+import type { Spread } from "./layout/layout.js";
 
 /** No machine has more; a figure beyond it is nonsense, for instance from a damaged header. */
 const ABSURD_BYTES = 2 ** 50;
@@ -34,26 +37,39 @@ export function insights(model: GgufModel, llama: Llama): Promise<GgufInsights> 
 }
 
 /** @throws EstimateFailedError, InvalidOptionError */
-export async function estimateMemory(model: GgufModel, profile: ModelProfile, llama: Llama): Promise<Estimate> {
+export async function estimateMemory(
+  model: GgufModel,
+  profile: ModelProfile,
+  llama: Llama,
+  memory: CalibrationFile | undefined,
+): Promise<Estimate> {
   const facts = await insights(model, llama);
   checkOptions(profile, facts, llama);
-  const plans = contextPlans(model, profile);
   const gpuLayers = await resolveGpuLayers(facts, profile, llama);
   const weights = checked(model, "the weights", await facts.estimateModelResourceRequirementsV2({ gpuLayers }));
-  let ramBytes = weights.cpuRam;
-  let gpuContextBytes = 0;
-  for (const plan of plans) {
-    const need = await estimateContext(model, profile, plan, gpuLayers, llama);
-    ramBytes += need.cpuRam;
-    gpuContextBytes += need.gpuVram;
+  const spreads = await possibleSpreads({ model, profile, gpuLayers, llama, memory });
+  // Threads change nothing; each number of contexts is counted once, and the one that takes most is what may be needed.
+  const needs: GgufInsightsResourceRequirements[] = [];
+  for (const spread of uniqueByContexts(spreads)) {
+    const need = { cpuRam: 0, gpuVram: 0 };
+    for (const plan of contextPlans(model, profile, spread)) {
+      const one = await estimateContext(model, profile, plan, gpuLayers, llama);
+      need.cpuRam += one.cpuRam;
+      need.gpuVram += one.gpuVram;
+    }
+    needs.push(need);
   }
   return {
     gpuLayers,
-    ramBytes,
+    ramBytes: weights.cpuRam + Math.max(...needs.map(({ cpuRam }) => cpuRam)),
     gpuWeightsBytes: weights.gpuVram,
-    gpuContextBytes,
+    gpuContextBytes: Math.max(...needs.map(({ gpuVram }) => gpuVram)),
     mappedBytes: llama.supportsMmap ? weights.cpuRam : 0,
   };
+}
+
+function uniqueByContexts(spreads: readonly Spread[]): Spread[] {
+  return [...new Map(spreads.map((spread) => [spread.contexts, spread])).values()];
 }
 
 /** What one context will hold. @throws EstimateFailedError */

@@ -2,7 +2,7 @@
 import type { Llama, LlamaEmbeddingContext, LlamaModel, LlamaRankingContext } from "node-llama-cpp";
 import { DisposeFailedError } from "../../errors.js";
 import type { Backing, StartContext, StartSpec } from "../backend.js";
-import { checkThreads, contextPlans, type ContextPlan } from "./context-plan.js";
+import { checkThreads, contextPlans, generates, type ContextPlan } from "./context-plan.js";
 import {
   contextBytes,
   createEmbeddingContext,
@@ -17,19 +17,40 @@ import { checkContextSize, type GgufModel } from "./gguf-file.js";
 import { InProcessBacking, type BackingParts } from "./in-process-backing.js";
 import { checkOptions, estimateContext, insights } from "./memory-estimate.js";
 import { loadWeights } from "./native-load.js";
+import { chooseLayout, type ChosenLayout } from "./layout/choose-layout.js";
+import type { CalibrationFile } from "./layout/calibration-file.js";
+import type { SlotGroupOptions } from "./slot-group.js";
 import { SlotServer } from "./slot-server.js";
 
 /** @throws InvalidModelFileError, SourceUnavailableError, InvalidOptionError, the signal's reason, or the engine's error. */
-export function startBacking(spec: StartSpec, model: GgufModel, context: StartContext, llama: Llama): Promise<Backing> {
-  return withEngineLog(`Loading "${model.files[0].path}"`, context.signal, () => acquire(spec, model, context, llama));
+export function startBacking(
+  spec: StartSpec,
+  model: GgufModel,
+  context: StartContext,
+  { llama, memory }: EngineParts,
+): Promise<Backing> {
+  return withEngineLog(`Loading "${model.files[0].path}"`, context.signal, () =>
+    acquire(spec, model, context, { llama, memory }),
+  );
 }
 
-async function acquire(spec: StartSpec, model: GgufModel, context: StartContext, llama: Llama): Promise<Backing> {
-  const { profile } = spec;
+/** What a backend has for all its models. */
+export interface EngineParts {
+  readonly llama: Llama;
+  /** Where measured layouts are remembered; `undefined`: none is measured. */
+  readonly memory: CalibrationFile | undefined;
+}
+
+async function acquire(
+  spec: StartSpec,
+  model: GgufModel,
+  context: StartContext,
+  { llama, memory }: EngineParts,
+): Promise<Backing> {
+  const { profile, gpuLayers } = spec;
   const { signal } = context;
   checkContextSize(model, profile.contextSize);
   checkThreads(profile, context.maxThreads);
-  const plans = contextPlans(model, profile);
   checkOptions(profile, await insights(model, llama), llama);
 
   const owned = new Owned();
@@ -38,18 +59,22 @@ async function acquire(spec: StartSpec, model: GgufModel, context: StartContext,
     const native = await loadWeights(llama, model, spec, context);
     owned.add(() => native.dispose());
     const backing = new InProcessBacking(spec, model, native, () => owned.dispose());
-    const parts: Parts = { embedding: [], ranking: [] };
-    for (const plan of plans) {
+    const parts: Parts = { slots: [], embedding: [], ranking: [] };
+    const hasSlots = profile.mode === "server" && generates(profile);
+    const layout = hasSlots
+      ? await chooseLayout({ model, profile, gpuLayers, llama, memory }, native, signal)
+      : undefined;
+    for (const plan of contextPlans(model, profile, layout?.spread ?? { contexts: 1, threads: profile.threads })) {
       signal.throwIfAborted();
       const estimate = async (): Promise<ContextBytes> => {
-        const need = await estimateContext(model, profile, plan, spec.gpuLayers, llama);
+        const need = await estimateContext(model, profile, plan, gpuLayers, llama);
         return { ram: need.cpuRam, vram: need.gpuVram };
       };
-      const made = { spec, native, owned, backing, context };
+      const made = { spec, native, owned, backing, context, layout };
       backing.hold(await withEngineLog("Creating a context", signal, () => addPart(parts, plan, estimate, made)));
     }
     signal.throwIfAborted();
-    return backing.open(serve(spec, parts, context));
+    return backing.open(serve(parts, { spec, native, owned, backing, context, layout }));
   } catch (error) {
     // At once, while the engine still knows of every context whose creation failed: later the model could not be disposed.
     try {
@@ -64,19 +89,24 @@ async function acquire(spec: StartSpec, model: GgufModel, context: StartContext,
 
 /** What has been made so far for the backing. */
 interface Parts {
-  generation?: NonNullable<BackingParts["generation"]>;
+  readonly slots: SlotGroupOptions[];
+  transient?: TransientGeneration;
   readonly embedding: LlamaEmbeddingContext[];
   readonly ranking: LlamaRankingContext[];
 }
 
 function serve(
-  { modelId, profile }: StartSpec,
-  { generation, embedding, ranking }: Parts,
-  { queueLimit }: StartContext,
+  { slots, transient, embedding, ranking }: Parts,
+  { spec: { modelId, incarnation, profile }, native, backing, context: { queueLimit, steps }, layout }: PartContext,
 ): BackingParts {
-  const limits = { modelId, contextSize: profile.contextSize, maxQueue: profile.maxQueue, queueLimit };
+  const { contextSize, maxQueue } = profile;
+  const onBroken = (cause: unknown) => backing.crash(cause);
+  const server = { modelId, incarnation, maxQueue, queueLimit, steps, detokenizer: native, groups: slots, onBroken };
+  const generation = slots.length > 0 ? new SlotServer(server) : transient;
+  const limits = { modelId, contextSize, maxQueue, queueLimit };
   return {
     ...(generation && { generation }),
+    ...(layout && { layout: layout.view }),
     ...(embedding.length > 0 && { embedder: new Embedder(embedding, limits) }),
     ...(ranking.length > 0 && { ranker: new Ranker(ranking, limits) }),
   };
@@ -88,6 +118,7 @@ interface PartContext {
   readonly owned: Owned;
   readonly backing: InProcessBacking;
   readonly context: StartContext;
+  readonly layout: ChosenLayout | undefined;
 }
 
 /** Creates one context, and returns what it holds. */
@@ -95,7 +126,7 @@ async function addPart(
   parts: Parts,
   plan: ContextPlan,
   estimate: () => Promise<ContextBytes>,
-  { spec, native, owned, backing, context: { queueLimit, steps } }: PartContext,
+  { spec, native, owned, backing, context: { queueLimit, steps }, layout }: PartContext,
 ): Promise<ContextBytes> {
   const { modelId, profile } = spec;
   const onBroken = (cause: unknown) => backing.crash(cause);
@@ -104,27 +135,16 @@ async function addPart(
       const context = await createGenerationContext(native, plan);
       owned.add(() => context.dispose());
       backing.watch(context.onDispose);
-      parts.generation = new SlotServer({
-        modelId,
-        incarnation: spec.incarnation,
-        maxQueue: profile.maxQueue,
-        queueLimit,
-        steps,
-        detokenizer: native,
-        groups: [
-          {
-            slots: plan.sequences,
-            batchSize: plan.batchSize,
-            decodeWidths: [],
-            newSequence: () => newSequence(context),
-          },
-        ],
-        onBroken,
+      parts.slots.push({
+        slots: plan.sequences,
+        batchSize: plan.batchSize,
+        decodeWidths: layout?.decodeWidths(plan.sequences) ?? [],
+        newSequence: () => newSequence(context),
       });
       return contextBytes(context) ?? estimate();
     }
     case "transient":
-      parts.generation = new TransientGeneration({
+      parts.transient = new TransientGeneration({
         modelId,
         incarnation: spec.incarnation,
         model: native,

@@ -11,7 +11,8 @@ import type {
 import { nodeLlamaCpp } from "../../../src/backends/node-llama-cpp/index.js";
 import type { Capability, Mode } from "../../../src/model.js";
 
-export const backend = nodeLlamaCpp();
+/** Nothing is measured: what these tests see does not depend on the machine. */
+export const backend = nodeLlamaCpp({ calibrationFile: false });
 
 export { GREEDY } from "../../support/greedy.js";
 

@@ -20,7 +20,7 @@ beforeAll(async () => {
 });
 
 /** What the engine holds for all models of this process. */
-const held = async () => (await (await sharedEngine("auto")).getLlamaMemoryUsage()).cpuRam;
+const held = async () => (await (await sharedEngine({ gpu: "auto", build: "never" })).getLlamaMemoryUsage()).cpuRam;
 
 const LONG = { ...GREEDY, maxTokens: 200 };
 
@@ -163,7 +163,7 @@ describe("start", () => {
   });
 
   it("gives the engine the largest number of threads that a live model asks for", async () => {
-    const llama = await sharedEngine("auto");
+    const llama = await sharedEngine({ gpu: "auto", build: "never" });
     const model = await resolve(random);
     const two = await startResolved(model, profileOf(model, { threads: 1 }), { maxThreads: 2 });
     const one = await startResolved(model, profileOf(model), { maxThreads: 1 });

@@ -244,7 +244,7 @@ describe("grammar", () => {
 
 describe("compiled grammars", () => {
   it("are kept, the last ones used", async () => {
-    const llama = await sharedEngine("auto");
+    const llama = await sharedEngine({ gpu: "auto", build: "never" });
     const model = await llama.loadModel({ modelPath: random });
     let compiled = 0;
     const create = llama.createGrammar.bind(llama);

@@ -52,7 +52,8 @@ export class CalibrationFile {
       await writeFile(temporary, JSON.stringify({ version: VERSION, entries: Object.fromEntries(entries) }));
       await rename(temporary, this.#path);
     } catch {
-      await rm(temporary, { force: true });
+      // nor is a rest that cannot be removed
+      await rm(temporary, { force: true }).catch(() => undefined);
     }
   }
 

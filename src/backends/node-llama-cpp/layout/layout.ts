@@ -3,7 +3,7 @@
  * step. What is best differs by file, library and machine by more than a factor of two either way, so it is measured where
  * there is a choice. Decisions only; `calibration.ts` measures.
  */
-import type { LayoutMeasurement, SlotLayout } from "../../../model.js";
+import type { LayoutMeasurement } from "../../../model.js";
 import type { StepTime } from "../scheduler/decode-width.js";
 
 /** Contexts, and CPU threads of each. */
@@ -74,13 +74,4 @@ export interface Calibration {
   /** Steps of one context. */
   readonly steps: readonly StepTime[];
   readonly measurements: readonly LayoutMeasurement[];
-}
-
-/** The public view. */
-export function describeLayout(
-  { spread, measurements }: Pick<Calibration, "spread" | "measurements">,
-  decodeWidth: number,
-  chosenBy: SlotLayout["chosenBy"],
-): SlotLayout {
-  return { contexts: spread.contexts, threadsPerContext: spread.threads, decodeWidth, chosenBy, measurements };
 }

@@ -54,7 +54,7 @@ export class SliceSizes {
   #expectedMs(size: number): number {
     const known = this.#ms.get(size);
     if (known !== undefined) return known;
-    const [nearest] = [...this.#ms].sort(([a], [b]) => distance(a, size) - distance(b, size));
+    const [nearest] = [...this.#ms].toSorted(([a], [b]) => distance(a, size) - distance(b, size));
     return nearest === undefined ? 0 : (nearest[1] * size) / nearest[0];
   }
 }

@@ -9,7 +9,7 @@ export type Admission =
   | { readonly type: "full"; readonly of: "model" | "all"; readonly limit: number; readonly queued: number };
 
 /** Picks one of the free slots, of which there is at least one, for a job. */
-export type PickSlot<Job> = (job: Job, free: readonly [number, ...number[]]) => number;
+type PickSlot<Job> = (job: Job, free: readonly [number, ...number[]]) => number;
 
 /** A job that waited, and the slot that it has been given. */
 export interface Assignment<Job> {

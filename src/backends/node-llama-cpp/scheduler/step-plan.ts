@@ -46,14 +46,14 @@ export function planStep(slots: readonly Progress[], limits: StepLimits): Work[]
   const decoding = slots
     .map((slot, index) => ({ ...slot, index }))
     .filter(({ decodes, isPaused }) => decodes && !isPaused)
-    .sort((a, b) => a.lastStep - b.lastStep)
+    .toSorted((a, b) => a.lastStep - b.lastStep)
     .slice(0, limits.decodeWidth);
   for (const { index } of decoding) plan[index] = { type: "decode" };
 
   const prefilling = slots
     .map((slot, index) => ({ index, left: slot.decodes ? 0 : slot.promptTokens - slot.evaluatedTokens }))
     .filter(({ left }) => left > 0 && (!limits.isLight || left <= LIGHT_TOKENS))
-    .sort((a, b) => a.left - b.left);
+    .toSorted((a, b) => a.left - b.left);
   let budget = Math.min(
     Math.max(limits.sliceTokens, prefilling.length),
     Math.max(1, limits.batchSize - decoding.length),

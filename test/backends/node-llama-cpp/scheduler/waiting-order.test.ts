@@ -33,6 +33,7 @@ describe("compareWaiting", () => {
 
 describe("FairTurns", () => {
   it("lets no request wait for ever, whoever keeps coming", () => {
+    expect.assertions(200);
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 30 }), fc.array(fc.integer({ min: 0, max: 400 })), (ahead, scopes) => {
         const turns = new FairTurns();
@@ -44,11 +45,14 @@ describe("FairTurns", () => {
         for (let round = 0; round < rounds; round++) {
           waitingTurns.push(turns.take(`${scopes[round % (scopes.length + 1)] ?? `new ${round}`}`));
           const next = Math.min(mine, ...waitingTurns);
-          if (next === mine) return true;
+          if (next === mine) {
+            expect(round).toBeLessThan(rounds);
+            return;
+          }
           waitingTurns.splice(waitingTurns.indexOf(next), 1);
           turns.letIn(next);
         }
-        return false;
+        throw new Error(`not let in after ${rounds} others`);
       }),
       { numRuns: 200 },
     );

@@ -1,0 +1,131 @@
+/** Finds out how the slots of a loaded model are best run: from the options, from an earlier load, or by measuring. */
+import type { Llama, LlamaModel } from "node-llama-cpp";
+import path from "node:path";
+import type { SlotLayout } from "../../../model.js";
+import type { ModelProfile } from "../../backend.js";
+import { generationBatch } from "../context-plan.js";
+import { engineIsBusy } from "../engine-activity.js";
+import type { GgufModel } from "../gguf-file.js";
+import { decodeWidths } from "../scheduler/decode-width.js";
+import { Turns } from "../turns.js";
+import { calibrate, NotMeasurable } from "./calibration.js";
+import type { CalibrationFile, CalibrationKey } from "./calibration-file.js";
+import {
+  candidateSpreads,
+  candidateWidths,
+  slotsOf,
+  type Calibration,
+  type Spread,
+  type SpreadInput,
+} from "./layout.js";
+
+/** What a layout is chosen for. */
+export interface LayoutSubject {
+  readonly model: GgufModel;
+  readonly profile: ModelProfile;
+  readonly gpuLayers: number;
+  readonly llama: Llama;
+  /** Where earlier measurements are; `undefined`: nothing is measured. */
+  readonly memory: CalibrationFile | undefined;
+}
+
+/** A layout that has been decided on. */
+export interface ChosenLayout {
+  readonly spread: Spread;
+  /** How many slots advance in a step of a context with so many slots, by how many decode. */
+  readonly decodeWidths: (slots: number) => readonly number[];
+  readonly view: SlotLayout;
+}
+
+/** One measurement at a time: two would measure each other. */
+const measuring = new Turns();
+
+/** The spreads that a load may end with: its estimate must hold for all of them. */
+export async function possibleSpreads(subject: LayoutSubject): Promise<readonly Spread[]> {
+  const [fallback, ...others] = candidateSpreads(spreadInput(subject));
+  if (subject.memory === undefined) return [fallback];
+  const known = await recall(subject);
+  return known === undefined ? [fallback, ...others] : [known.spread];
+}
+
+/** @throws the signal's reason, or the engine's error if it cannot make a context. */
+export async function chooseLayout(
+  subject: LayoutSubject,
+  native: LlamaModel,
+  signal: AbortSignal,
+): Promise<ChosenLayout> {
+  const { profile, memory } = subject;
+  const [fallback] = candidateSpreads(spreadInput(subject));
+  const unmeasured = { spread: fallback, steps: [], measurements: [] };
+  if (!hasChoice(subject)) return chosen(unmeasured, profile, "options");
+  const known = await recall(subject);
+  if (known !== undefined) return chosen(known, profile, "remembered");
+  if (memory === undefined || engineIsBusy()) return chosen(unmeasured, profile, "default");
+  const found = await measure(subject, native, signal);
+  if (found === undefined) return chosen(unmeasured, profile, "default");
+  await memory.remember(keyOf(subject), found);
+  return chosen(found, profile, "measured");
+}
+
+async function measure(
+  { profile, ...subject }: LayoutSubject,
+  native: LlamaModel,
+  signal: AbortSignal,
+): Promise<Calibration | undefined> {
+  const end = await measuring.take(signal, () => new RangeError("Turns without a limit are never full"));
+  try {
+    return await calibrate({
+      ...spreadInput({ profile, ...subject }),
+      model: native,
+      batchSize: generationBatch(profile, profile.parallel),
+      decodeWidth: profile.decodeWidth,
+      signal,
+    });
+  } catch (error) {
+    if (error instanceof NotMeasurable) return undefined;
+    throw error;
+  } finally {
+    end();
+  }
+}
+
+function spreadInput({ profile, gpuLayers }: Pick<LayoutSubject, "profile" | "gpuLayers">): SpreadInput {
+  return { slots: profile.parallel, threads: profile.threads, usesGpu: gpuLayers > 0 };
+}
+
+function hasChoice(subject: LayoutSubject): boolean {
+  const spreads = candidateSpreads(spreadInput(subject));
+  const { parallel, decodeWidth } = subject.profile;
+  return spreads.length > 1 || (decodeWidth === undefined && candidateWidths(parallel).length > 1);
+}
+
+function recall(subject: LayoutSubject): Promise<Calibration | undefined> {
+  return subject.memory?.recall(keyOf(subject)) ?? Promise.resolve(undefined);
+}
+
+function keyOf({ model, profile, gpuLayers, llama }: LayoutSubject): CalibrationKey {
+  const [file] = model.files;
+  const { parallel, threads, decodeWidth, batchSize, kvCacheType, flashAttention } = profile;
+  return {
+    file: { name: path.basename(file.path), sizeBytes: model.sizeBytes, modifiedMs: file.mtimeMs },
+    engine: `${llama.llamaCppRelease.release} ${llama.buildType} ${llama.gpu}`,
+    options: { parallel, threads, decodeWidth, batchSize, kvCacheType, flashAttention, gpuLayers },
+  };
+}
+
+function chosen(found: Calibration, { parallel, decodeWidth }: ModelProfile, by: SlotLayout["chosenBy"]): ChosenLayout {
+  const { spread, steps, measurements } = found;
+  const widths = (slots: number) =>
+    decodeWidth === undefined
+      ? decodeWidths(slots, steps)
+      : Array.from({ length: slots + 1 }, (_, active) => Math.min(active, decodeWidth));
+  const [slots = parallel] = slotsOf(parallel, spread.contexts);
+  const view: SlotLayout = {
+    contexts: spread.contexts,
+    threadsPerContext: spread.threads,
+    decodeWidth: widths(slots)[slots] ?? slots,
+    chosenBy: by,
+    measurements,
+  };
+  return { spread, decodeWidths: widths, view };
+}

@@ -1,0 +1,64 @@
+import { describe, expect, it } from "vitest";
+import {
+  candidateSpreads,
+  candidateWidths,
+  chooseSpread,
+  slotsOf,
+  type SpreadRates,
+} from "../../../../src/backends/node-llama-cpp/layout/layout.js";
+
+const cpu = (slots: number, threads: number) => candidateSpreads({ slots, threads, usesGpu: false });
+const spread = (contexts: number, threads: number) => ({ contexts, threads });
+
+describe("candidateSpreads", () => {
+  it("leaves no choice with one thread, or on a GPU", () => {
+    expect(cpu(8, 1)).toEqual([spread(1, 1)]);
+    expect(candidateSpreads({ slots: 8, threads: 6, usesGpu: true })).toEqual([spread(1, 6)]);
+  });
+
+  it("begins with one context of all threads, then fewer threads, then more contexts", () => {
+    expect(cpu(8, 2)).toEqual([spread(1, 2), spread(1, 1), spread(2, 1)]);
+    expect(cpu(8, 8)).toEqual([spread(1, 8), spread(1, 1), spread(2, 1), spread(2, 4), spread(4, 1), spread(4, 2)]);
+  });
+
+  it("has no more contexts than slots, and never more threads than the model may use", () => {
+    expect(cpu(1, 4)).toEqual([spread(1, 4), spread(1, 1)]);
+    for (const { contexts, threads } of cpu(16, 7)) expect(contexts * threads).toBeLessThanOrEqual(7);
+  });
+});
+
+describe("candidateWidths", () => {
+  it("leaves no choice up to four slots", () => {
+    expect([1, 2, 4].map(candidateWidths)).toEqual([[1], [2], [4]]);
+  });
+
+  it("tries all slots first, then ever fewer", () => {
+    expect(candidateWidths(8)).toEqual([8, 7, 6, 4]);
+    expect(candidateWidths(16)).toEqual([16, 14, 12, 8, 7, 6, 4]);
+  });
+});
+
+describe("slotsOf", () => {
+  it("spreads slots evenly, and loses none", () => {
+    expect(slotsOf(8, 2)).toEqual([4, 4]);
+    expect(slotsOf(7, 4)).toEqual([2, 2, 2, 1]);
+    expect(slotsOf(5, 1)).toEqual([5]);
+  });
+});
+
+describe("chooseSpread", () => {
+  const rates = (contexts: number, single: number, full: number): SpreadRates => ({
+    spread: spread(contexts, 1),
+    single,
+    full,
+  });
+
+  it("takes what is faster for many streams, if one stream does not pay for it", () => {
+    expect(chooseSpread([rates(1, 100, 200), rates(2, 100, 300)]).spread.contexts).toBe(2);
+    expect(chooseSpread([rates(1, 100, 200), rates(2, 50, 300)]).spread.contexts).toBe(1);
+  });
+
+  it("stays with the first for a gain of some per cent", () => {
+    expect(chooseSpread([rates(1, 100, 200), rates(2, 100, 215)]).spread.contexts).toBe(1);
+  });
+});
