@@ -20,6 +20,7 @@ export type {
   Backing,
   BackingExit,
   BackingRequest,
+  ChatSampling,
   Completion,
   Embeddings,
   EngineOptions,
@@ -64,7 +65,10 @@ export {
 } from "./errors.js";
 export type { ErrorCode, LoadPhase } from "./errors.js";
 export type {
+  AssistantMessage,
   ChatMessage,
+  ChatOptions,
+  ChatResult,
   EmbedManyResult,
   EmbedOptions,
   EmbedResult,
@@ -78,6 +82,9 @@ export type {
   RequestPhase,
   SamplingOptions,
   Timings,
+  ToolCall,
+  ToolDefinition,
+  ToolMessage,
   Usage,
 } from "./inference.js";
 export type {

@@ -2,7 +2,17 @@
  * The port between the manager and an engine. A backend knows one kind of engine; a backing is one live model of it.
  * Everything that a backing acquires it gives back in `dispose`; nothing else may touch its native objects.
  */
-import type { ChatMessage, FinishReason, GenerationPart, RequestPhase, Timings, Usage } from "../inference.js";
+import type {
+  ChatMessage,
+  ChatOptions,
+  FinishReason,
+  GenerateOptions,
+  GenerationPart,
+  RequestPhase,
+  Timings,
+  ToolCall,
+  Usage,
+} from "../inference.js";
 import type { Capability, DeviceInfo, Mode, ModelId, ModelSource } from "../model.js";
 
 /** How a model is to be placed and run, as the caller gave it. Backends refuse what they cannot honour. */
@@ -124,13 +134,21 @@ export interface Sampling {
   readonly jsonSchema?: Readonly<Record<string, unknown>> | undefined;
   /** GBNF text, likewise. Never beside `jsonSchema`. */
   readonly grammar?: string | undefined;
+  readonly onOverflow?: GenerateOptions["onOverflow"];
 }
+
+/** What a chat has besides, as the caller gave it. Schemas of tools are refused like `jsonSchema`. */
+export interface ChatSampling extends Sampling, Pick<ChatOptions, "tools" | "toolChoice" | "enableThinking"> {}
 
 export interface Completion {
   readonly text: string;
   readonly finishReason: FinishReason;
   readonly usage: Usage;
   readonly timings: Timings;
+  /** Only of a chat that made any; each has been a part before. */
+  readonly toolCalls?: readonly ToolCall[] | undefined;
+  /** Only of a chat that has some. */
+  readonly reasoning?: string | undefined;
 }
 
 /** What to do with a text that does not fit: cut it at its end, or refuse it with `context_length_exceeded`. */
@@ -165,7 +183,7 @@ export interface Backing {
   /** Requests that wait for a slot now. */
   queued(): number;
   generate?(prompt: string, sampling: Sampling, request: BackingRequest): Promise<Completion>;
-  chat?(messages: readonly ChatMessage[], sampling: Sampling, request: BackingRequest): Promise<Completion>;
+  chat?(messages: readonly ChatMessage[], sampling: ChatSampling, request: BackingRequest): Promise<Completion>;
   /** Vectors as the model gives them, in the order of the texts. An empty text is `invalid_option`. */
   embed?(texts: readonly string[], overflow: Overflow, request: BackingRequest): Promise<Embeddings>;
   /** Scores between 0 and 1, in the order of the documents. */

@@ -3,7 +3,7 @@ import type { Consumer } from "./dispatch.js";
 import type { GenerateResult, GenerationPart } from "../inference.js";
 
 /** Starts a generation. Called once, at the first pull. */
-export type StartGeneration = (consumer: Consumer) => Promise<GenerateResult>;
+export type StartGeneration<Result> = (consumer: Consumer) => Promise<Result>;
 
 /** What the request is aborted with when its consumer leaves the loop. */
 class ConsumerLeft extends Error {
@@ -19,20 +19,20 @@ interface Pull {
 }
 
 /** A generation that is pulled. Pieces that come faster than they are read are kept. */
-export class PulledGeneration implements GenerationStream {
-  readonly #start: StartGeneration;
+export class PulledGeneration<Result extends GenerateResult> implements GenerationStream<Result> {
+  readonly #start: StartGeneration<Result>;
   readonly #leave = new AbortController();
   readonly #buffer: GenerationPart[] = [];
   readonly #pulls: Pull[] = [];
-  #result: Promise<GenerateResult> | undefined;
+  #result: Promise<Result> | undefined;
   #taken = false;
   #end: { readonly error: unknown } | "finished" | undefined;
 
-  constructor(start: StartGeneration) {
+  constructor(start: StartGeneration<Result>) {
     this.#start = start;
   }
 
-  get result(): Promise<GenerateResult> {
+  get result(): Promise<Result> {
     if (this.#result === undefined) {
       this.#result = this.#start({ onPart: (part) => this.#deliver(part), left: this.#leave.signal });
       this.#result.then(

@@ -3,12 +3,12 @@ import { z } from "zod";
 import type { LoadOptions, ModelManagerEvents, ModelOptions, ModelSupervisorOptions, UnloadOptions } from "../api.js";
 import type { Sampling } from "../backends/backend.js";
 import { InvalidOptionError } from "../errors.js";
-import type { ChatMessage, EmbedOptions, GenerateOptions, RankOptions, RequestOptions } from "../inference.js";
+import type { EmbedOptions, GenerateOptions, RankOptions, RequestOptions } from "../inference.js";
 import type { LoadSettings } from "../table/entry.js";
 import { isSize } from "./memory/size.js";
 import { check, nearest } from "./option-check.js";
 
-const object = <Shape extends z.ZodRawShape>(shape: Shape) => z.strictObject(shape, { error: "an object" });
+export const object = <Shape extends z.ZodRawShape>(shape: Shape) => z.strictObject(shape, { error: "an object" });
 const whole = (min: number, max = Number.MAX_SAFE_INTEGER) =>
   z.custom<number>(
     (value) => Number.isSafeInteger(value) && Number(value) >= min && Number(value) <= max,
@@ -19,9 +19,11 @@ const number = (min: number, max: number) =>
     (value) => typeof value === "number" && value >= min && value <= max,
     `a number from ${min} to ${max}`,
   );
-const flag = z.boolean({ error: "true or false" });
-const choice = <const Name extends string>(...names: Name[]) =>
+export const flag = z.boolean({ error: "true or false" });
+export const choice = <const Name extends string>(...names: Name[]) =>
   z.enum(names, { error: `one of ${names.map((name) => `"${name}"`).join(", ")}` });
+export const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
 const instance = <T>(check: (value: unknown) => value is T, expected: string) => z.custom<T>(check, expected);
 const hasMethods = (value: unknown, ...names: string[]) =>
   typeof value === "object" && value !== null && names.every((name) => typeof Reflect.get(value, name) === "function");
@@ -94,7 +96,7 @@ const stopText = z.custom<string>(
   "non-empty, well-formed strings",
 );
 const SCOPE = "a string of at most 200 characters";
-const generateOptions = object({
+export const generateShape = {
   ...requestShape,
   maxTokens: whole(1).optional(),
   temperature: number(0, 100).optional(),
@@ -105,17 +107,15 @@ const generateOptions = object({
   stop: z.union([stopText, z.array(stopText).max(16)], { error: "a non-empty string or up to 16 of them" }).optional(),
   repeatPenalty: number(0.01, 100).optional(),
   // what a schema may hold is for the backend to say
-  jsonSchema: instance(
-    (value): value is Readonly<Record<string, unknown>> =>
-      typeof value === "object" && value !== null && !Array.isArray(value),
-    "a JSON schema object",
-  ).optional(),
+  jsonSchema: instance(isRecord, "a JSON schema object").optional(),
   grammar: instance(
     (value): value is string => typeof value === "string" && value.trim() !== "" && value.isWellFormed(),
     "GBNF text",
   ).optional(),
   scope: z.string({ error: SCOPE }).max(200, { error: SCOPE }).optional(),
-});
+  onOverflow: choice("truncate-oldest", "stop").optional(),
+};
+const generateOptions = object(generateShape);
 
 const memoryBudget = z.union(
   [
@@ -153,15 +153,6 @@ const supervisorOptions = object({
   ).optional(),
 });
 
-const chatMessages = z
-  .array(
-    object({
-      role: choice("system", "user", "assistant"),
-      content: z.string({ error: "a string" }),
-    }),
-    { error: "an array of { role, content }" },
-  )
-  .min(1, { error: "at least one message" });
 const tokens = z.array(whole(0, 2 ** 31 - 1), { error: "an array of token ids" });
 
 export function checkSupervisorOptions(options: unknown) {
@@ -248,7 +239,19 @@ export function checkRankOptions(options: unknown): RankOptions {
 }
 
 export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: ScopedRequestOptions } {
-  const { signal, timeoutMs, scope, stop, ...given }: GenerateOptions = check(generateOptions, options, "options");
+  for (const name of ["tools", "toolChoice", "enableThinking"])
+    if (isRecord(options) && options[name] !== undefined)
+      throw new InvalidOptionError(
+        name,
+        "no such option beside a plain prompt; chat and streamChat have it",
+        options[name],
+      );
+  return samplingOf(check(generateOptions, options, "options"));
+}
+
+/** Fills in the defaults. */
+export function samplingOf(options: GenerateOptions): { sampling: Sampling; request: ScopedRequestOptions } {
+  const { signal, timeoutMs, scope, stop, ...given } = options;
   if (given.jsonSchema !== undefined && given.grammar !== undefined)
     throw new InvalidOptionError("grammar", "no grammar beside jsonSchema", given.grammar);
   return {
@@ -264,15 +267,9 @@ export function checkGenerateOptions(options: unknown): { sampling: Sampling; re
       repeatPenalty: given.repeatPenalty ?? 1,
       jsonSchema: given.jsonSchema,
       grammar: given.grammar,
+      onOverflow: given.onOverflow,
     },
   };
-}
-
-export function checkMessages(messages: unknown): readonly ChatMessage[] {
-  return check(chatMessages, messages, "messages").map((message, index) => ({
-    role: message.role,
-    content: checkText(message.content, `messages.${index}.content`),
-  }));
 }
 
 /** Text for the engine: a lone surrogate would become another character on the way to native code. */
