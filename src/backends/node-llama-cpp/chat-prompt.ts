@@ -1,14 +1,13 @@
 /** From a text or a conversation to tokens, in the format that the model was trained on, and what ends the model's turn. */
-import type { ChatModelFunctions, LlamaModel, LlamaText, Token } from "node-llama-cpp";
+import type { LlamaModel, Token } from "node-llama-cpp";
 import { ContextLengthExceededError, InvalidOptionError } from "../../errors.js";
 import type { ChatMessage, ToolDefinition } from "../../inference.js";
 import type { ChatSampling, Sampling } from "../backend.js";
 import { checkTools, type ChatTools } from "./call-grammars.js";
-import { ChatFormats, reasonOf, turnFormat, type ChatFormat } from "./chat-format.js";
-import { chatHistory } from "./chat-history.js";
+import { ChatFormats, turnFormat, type ChatFormat } from "./chat-format.js";
+import { render, type Rendered, type RenderOptions } from "./chat-render.js";
 import type { TurnFormat } from "./chat-turn.js";
 import type { GgufModel } from "./gguf-file.js";
-import { checkJsonSchema } from "./json-schema.js";
 import { cutTokens, promptRoom, shorterChats } from "./overflow.js";
 import { checkText } from "./sampling.js";
 import type { StopText } from "./text.js";
@@ -81,6 +80,7 @@ export class PromptMaker {
       tools,
       isNew,
       isStructured,
+      enableThinking: sampling.enableThinking,
     });
     if (isSpecial && tools.length > 0)
       throw new InvalidOptionError(
@@ -121,7 +121,7 @@ export class PromptMaker {
 
   /** Without the oldest messages as far as that is needed and wanted. */
   #fit(format: ChatFormat, messages: readonly ChatMessage[], sampling: ChatSampling, options: RenderOptions) {
-    const whole = this.#render(format, messages, options);
+    const whole = render(format, this.#model, messages, options);
     const { modelId, contextSize } = this.#limits;
     const room = promptRoom(sampling, contextSize);
     if (sampling.onOverflow !== "truncate-oldest" || whole.tokens.length <= room)
@@ -132,7 +132,7 @@ export class PromptMaker {
     let best: Rendered | undefined;
     while (from < to) {
       const middle = (from + to) >> 1;
-      const rendered = this.#render(format, shorter[middle] ?? messages, options);
+      const rendered = render(format, this.#model, shorter[middle] ?? messages, options);
       if (rendered.tokens.length <= room) [best, to] = [rendered, middle];
       else from = middle + 1;
     }
@@ -140,48 +140,6 @@ export class PromptMaker {
       throw new ContextLengthExceededError(modelId, contextSize, whole.tokens.length, sampling.maxTokens);
     return { ...best, truncatedTokens: whole.tokens.length - best.tokens.length };
   }
-
-  #render(
-    format: ChatFormat,
-    messages: readonly ChatMessage[],
-    { tools, isNew, isStructured }: RenderOptions,
-  ): Rendered {
-    const thought = format.settings.segments?.thought;
-    let state: ReturnType<ChatFormat["generateContextState"]>;
-    try {
-      state = format.generateContextState({
-        chatHistory: chatHistory(messages, thought !== undefined),
-        ...(tools.length > 0 && { availableFunctions: functionsOf(tools) }),
-      });
-    } catch (cause) {
-      throw new InvalidOptionError(
-        "messages",
-        `a conversation that this model's chat template takes (${reasonOf(cause)})`,
-        messages.map(({ role }) => role).join(", "),
-      );
-    }
-    const tokens = state.contextText.tokenize(this.#model.tokenizer);
-    if (isNew && thought?.openOnResponseStart === true)
-      for (const mark of isStructured ? [thought.prefix, thought.suffix] : [thought.prefix])
-        if (mark !== undefined && typeof mark === "object" && "tokenize" in mark)
-          tokens.push(...mark.tokenize(this.#model.tokenizer));
-    const isSpecial = "prefixTriggers" in state || "noPrefixTrigger" in state || state.functionCall !== undefined;
-    return { tokens, ends: state.stopGenerationTriggers, isSpecial };
-  }
-}
-
-interface RenderOptions {
-  readonly tools: readonly ToolDefinition[];
-  readonly isNew: boolean;
-  /** A grammar makes the answer, so a thought that begins by itself is ended at once. */
-  readonly isStructured: boolean;
-}
-
-interface Rendered {
-  readonly tokens: Token[];
-  readonly ends: readonly LlamaText[];
-  /** The format has rules of its own for what the model may begin with. */
-  readonly isSpecial: boolean;
 }
 
 const NO_TOKENS: ReadonlySet<Token> = new Set();
@@ -192,16 +150,4 @@ function toolsOf({ tools = [], toolChoice }: ChatSampling): readonly ToolDefinit
 
 function callable(tools: readonly ToolDefinition[], choice: ChatSampling["toolChoice"]): readonly ToolDefinition[] {
   return typeof choice === "object" ? tools.filter(({ name }) => name === choice.name) : tools;
-}
-
-function functionsOf(tools: readonly ToolDefinition[]): ChatModelFunctions {
-  return Object.fromEntries(
-    tools.map(({ name, description, parameters }) => [
-      name,
-      {
-        ...(description !== undefined && { description }),
-        ...(parameters !== undefined && { params: checkJsonSchema(parameters).schema }),
-      },
-    ]),
-  );
 }

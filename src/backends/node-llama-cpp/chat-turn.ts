@@ -92,6 +92,7 @@ export class ChatTurn {
 
   /** What is certain now. `isHidden`: the text of a special token. */
   push(text: string, isHidden = false): TurnPiece[] {
+    if (this.#hasEnded) return [];
     if (isHidden) this.#hidden.push({ start: this.#pending.length, end: this.#pending.length + text.length });
     this.#pending += text;
     while (!this.#hasEnded && (this.#call === undefined ? this.#scan() : this.#readCall(this.#call)));
@@ -100,6 +101,7 @@ export class ChatTurn {
 
   /** No more comes. Where the turn was cut, a mark or call that had begun is left out. */
   end(isCut: boolean): TurnPiece[] {
+    if (this.#hasEnded) return [];
     const call = this.#call;
     if (call !== undefined && !isCut) this.#endCall(call);
     else if (call === undefined) {

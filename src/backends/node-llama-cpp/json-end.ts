@@ -4,10 +4,11 @@ export class JsonEnd {
   #isInText = false;
   #isEscaped = false;
   #read = 0;
+  #end: number | undefined;
 
   /** `text`: everything since the object's brace, longer each time. */
   find(text: string): number | undefined {
-    for (; this.#read < text.length; this.#read++) {
+    for (; this.#end === undefined && this.#read < text.length; this.#read++) {
       const character = text.charAt(this.#read);
       if (this.#isInText) {
         if (this.#isEscaped) this.#isEscaped = false;
@@ -19,9 +20,9 @@ export class JsonEnd {
       else if (character === "{" || character === "[") this.#depth++;
       else if (character === "}" || character === "]") {
         this.#depth--;
-        if (this.#depth <= 0) return ++this.#read;
+        if (this.#depth <= 0) this.#end = this.#read + 1;
       }
     }
-    return undefined;
+    return this.#end;
   }
 }
