@@ -3,8 +3,13 @@ import type { BuiltInChatWrapperType, ChatWrapperSettings, LlamaModel, LlamaText
 import { InvalidModelFileError, InvalidOptionError } from "../../errors.js";
 import type { CallSyntax, TurnFormat } from "./chat-turn.js";
 import type { GgufModel } from "./gguf-file.js";
+import { withinTime } from "./within-time.js";
 
 export type ChatFormat = BuiltInChatWrapperType;
+
+/** A template takes some milliseconds. */
+export const TEMPLATE_LIMIT_MS = 2000;
+const SEARCH_LIMIT_MS = 20_000;
 
 /**
  * The chat formats that have been found out, by file. It takes the library 0.2 to 1 s, in which nothing else happens in
@@ -61,7 +66,10 @@ export class ChatFormats {
       try {
         // without the fallback: it would take another format than the file's, and say so on the console only
         const options = { warningLogs: false, fallbackToOtherWrappersOnJinjaError: false };
-        const found = resolveChatWrapper(this.#model, options);
+        const template = this.#model.fileInfo.metadata.tokenizer?.chat_template ?? "";
+        // what does not pass here would be run some hundred times more
+        if (template.trim() !== "") withinTime(TEMPLATE_LIMIT_MS, () => new JinjaTemplateChatWrapper({ template }));
+        const found = withinTime(SEARCH_LIMIT_MS, () => resolveChatWrapper(this.#model, options));
         formats.set(this.#file, found instanceof JinjaTemplateChatWrapper ? { template: found.template } : found);
         this.#usual = found;
       } catch (cause) {

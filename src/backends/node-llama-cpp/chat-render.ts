@@ -2,9 +2,10 @@
 import type { ChatModelFunctions, LlamaModel, LlamaText, Token } from "node-llama-cpp";
 import { InvalidOptionError } from "../../errors.js";
 import type { ChatMessage, ToolDefinition } from "../../inference.js";
-import { reasonOf, type ChatFormat } from "./chat-format.js";
+import { reasonOf, TEMPLATE_LIMIT_MS, type ChatFormat } from "./chat-format.js";
 import { chatHistory } from "./chat-history.js";
 import { checkJsonSchema } from "./json-schema.js";
+import { withinTime } from "./within-time.js";
 
 export interface RenderOptions {
   readonly tools: readonly ToolDefinition[];
@@ -34,10 +35,12 @@ export function render(
   const thinks = format.settings.segments?.thought !== undefined;
   let state: ReturnType<ChatFormat["generateContextState"]>;
   try {
-    state = format.generateContextState({
-      chatHistory: chatHistory(messages, thinks),
-      ...(tools.length > 0 && { availableFunctions: functionsOf(tools) }),
-    });
+    state = withinTime(TEMPLATE_LIMIT_MS, () =>
+      format.generateContextState({
+        chatHistory: chatHistory(messages, thinks),
+        ...(tools.length > 0 && { availableFunctions: functionsOf(tools) }),
+      }),
+    );
   } catch (cause) {
     throw new InvalidOptionError(
       "messages",

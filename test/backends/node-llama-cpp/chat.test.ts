@@ -296,6 +296,7 @@ describe("a chat template", () => {
   it.each([
     ["of bad syntax", "{% for message in messages %}{{ message.content }"],
     ["that leaves the messages out", "{{ 'hello' }}"],
+    ["that does not end", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"],
     ["that calls what is not there", "{% for message in messages %}{{ message.content | nothing }}{% endfor %}"],
   ])("%s is an error that names the file, each time, and plain text still goes", async (_, template) => {
     const backing = await startWith("broken", template);
