@@ -3,7 +3,7 @@ import type { BuiltInChatWrapperType, ChatWrapperSettings, LlamaModel, LlamaText
 import { InvalidModelFileError, InvalidOptionError } from "../../errors.js";
 import type { CallSyntax, TurnFormat } from "./chat-turn.js";
 import type { GgufModel } from "./gguf-file.js";
-import { withinTime } from "./within-time.js";
+import { isOutOfTime, withinTime } from "./within-time.js";
 
 export type ChatFormat = BuiltInChatWrapperType;
 
@@ -55,30 +55,44 @@ export class ChatFormats {
   }
 
   async #usualFormat(): Promise<ChatFormat> {
+    this.#usual ??= await this.#find();
+    return this.#usual;
+  }
+
+  async #find(): Promise<ChatFormat> {
     const { JinjaTemplateChatWrapper, resolveChatWrapper } = await import("node-llama-cpp");
-    if (this.#usual !== undefined) return this.#usual;
     const known = formats.get(this.#file);
     if (known instanceof InvalidModelFileError) throw known;
-    if (known !== undefined && "settings" in known) this.#usual = known;
-    else if (known !== undefined)
-      this.#usual = new JinjaTemplateChatWrapper({ template: known.template, tokenizer: this.#model.tokenizer });
-    else
-      try {
-        // without the fallback: it would take another format than the file's, and say so on the console only
-        const options = { warningLogs: false, fallbackToOtherWrappersOnJinjaError: false };
-        const template = this.#model.fileInfo.metadata.tokenizer?.chat_template ?? "";
-        // what does not pass here would be run some hundred times more
-        if (template.trim() !== "") withinTime(TEMPLATE_LIMIT_MS, () => new JinjaTemplateChatWrapper({ template }));
-        const found = withinTime(SEARCH_LIMIT_MS, () => resolveChatWrapper(this.#model, options));
-        formats.set(this.#file, found instanceof JinjaTemplateChatWrapper ? { template: found.template } : found);
-        this.#usual = found;
-      } catch (cause) {
-        const { path } = this.#file.files[0];
-        const error = new InvalidModelFileError(path, `its chat template cannot be used (${reasonOf(cause)})`, cause);
-        formats.set(this.#file, error);
-        throw error;
-      }
-    return this.#usual;
+    if (known !== undefined && "settings" in known) return known;
+    try {
+      const template = known?.template ?? this.#model.fileInfo.metadata.tokenizer?.chat_template ?? "";
+      const asItIs = template.trim() === "" ? undefined : await runTemplate(template, this.#model);
+      if (known !== undefined && asItIs !== undefined) return asItIs;
+      // without the fallback: it would take another format than the file's, and say so on the console only
+      const options = { warningLogs: false, fallbackToOtherWrappersOnJinjaError: false };
+      const found = withinTime(SEARCH_LIMIT_MS, () => resolveChatWrapper(this.#model, options));
+      formats.set(this.#file, found instanceof JinjaTemplateChatWrapper ? { template: found.template } : found);
+      return found;
+    } catch (cause) {
+      const { path } = this.#file.files[0];
+      const error = new InvalidModelFileError(path, `its chat template cannot be used (${reasonOf(cause)})`, cause);
+      formats.set(this.#file, error);
+      throw error;
+    }
+  }
+}
+
+/**
+ * The template as it is; `undefined` if it cannot be run so, for the search has another engine to try. One that takes too
+ * long is an error here, since the search would run it some hundred times.
+ */
+async function runTemplate(template: string, { tokenizer }: LlamaModel): Promise<ChatFormat | undefined> {
+  const { JinjaTemplateChatWrapper } = await import("node-llama-cpp");
+  try {
+    return withinTime(TEMPLATE_LIMIT_MS, () => new JinjaTemplateChatWrapper({ template, tokenizer }));
+  } catch (error) {
+    if (isOutOfTime(error)) throw error;
+    return undefined;
   }
 }
 

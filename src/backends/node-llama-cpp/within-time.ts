@@ -21,3 +21,10 @@ export function withinTime<Result>(limitMs: number, run: () => Result): Result {
   if (result === undefined) throw new Error("It ended without a result");
   return result.value;
 }
+
+/** The error comes from the other realm, where `Error` is another class. */
+export function isOutOfTime(error: unknown): boolean {
+  return (
+    typeof error === "object" && error !== null && "code" in error && error.code === "ERR_SCRIPT_EXECUTION_TIMEOUT"
+  );
+}

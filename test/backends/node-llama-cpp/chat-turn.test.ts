@@ -58,12 +58,14 @@ const free: TurnRules = {
 function read(format: TurnFormat, pieces: readonly string[], isCut = false, rules = free): TurnPiece[] {
   const turn = new ChatTurn(format, tools, rules);
   const all = [...pieces.flatMap((piece) => turn.push(piece)), ...turn.end(isCut)];
-  return all.reduce<TurnPiece[]>((merged, piece) => {
+  const merged: TurnPiece[] = [];
+  for (const piece of all) {
     const last = merged.at(-1);
     if (last !== undefined && "text" in last && "text" in piece && last.type === piece.type)
-      return [...merged.slice(0, -1), { type: last.type, text: last.text + piece.text }];
-    return [...merged, piece];
-  }, []);
+      merged.splice(-1, 1, { type: last.type, text: last.text + piece.text });
+    else merged.push(piece);
+  }
+  return merged;
 }
 
 const text = (said: string): TurnPiece => ({ type: "text", text: said });
@@ -125,7 +127,7 @@ describe("a turn", () => {
     ["an end of turn in a thought", qwen, "<think>yes<|im_end|>no", [reasoning("yes"), end]],
   ])("has %s, wherever its pieces end", (_, format, said, expected) => {
     expect(read(format, [said])).toEqual(expected);
-    expect(read(format, [...said])).toEqual(expected);
+    expect(read(format, Array.from(said))).toEqual(expected);
     for (let at = 1; at < said.length; at++)
       expect(read(format, [said.slice(0, at), said.slice(at)])).toEqual(expected);
   });
@@ -137,7 +139,7 @@ describe("a turn", () => {
     ["a begun closing of a thought", qwen, "<think>so\n</thi", [reasoning("so")]],
     ["nothing else", qwen, "I look. ", [text("I look. ")]],
   ])("that is cut leaves out %s", (_, format, said, expected) => {
-    expect(read(format, [...said], true)).toEqual(expected);
+    expect(read(format, Array.from(said), true)).toEqual(expected);
   });
 
   it("holds back no more than what may become a mark, and the white space before it", () => {
