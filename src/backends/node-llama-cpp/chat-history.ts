@@ -30,8 +30,8 @@ export function chatHistory(messages: readonly ChatMessage[], thinks: boolean): 
       }
     } else history.push({ type: message.role, text: message.content });
   }
-  const turn = openTurn(history);
-  if (typeof turn.response.at(-1) !== "string") turn.response.push("");
+  // else it goes on with what the last message says
+  if (messages.at(-1)?.role !== "assistant") openTurn(history).response.push("");
   return history;
 }
 

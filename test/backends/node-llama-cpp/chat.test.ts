@@ -341,14 +341,18 @@ describe("a prompt that does not fit beside maxTokens", () => {
     const big = await start("chatml", 1024);
     const size = async (messages: ChatMessage[]) => (await chat(big, { maxTokens: 1 }, messages)).usage.promptTokens;
     const whole = await size(long);
-
-    expect(await rejection(chat(backing, { maxTokens: 40 }, long))).toMatchObject({ code: "context_length_exceeded" });
-    const { usage } = await chat(backing, { maxTokens: 40, onOverflow: "truncate-oldest" }, long);
-
-    expect(usage.truncatedTokens).toBe(whole - usage.promptTokens);
     const kept = [];
-    for (let from = 1; from < long.length; from += 2) kept.push(await size([...long.slice(0, 1), ...long.slice(from)]));
-    expect(usage.promptTokens).toBe(Math.max(...kept.filter((tokens) => tokens <= 120)));
+    for (let from = 3; from < long.length; from += 2) kept.push(await size([...long.slice(0, 1), ...long.slice(from)]));
+    const [third = 0, fourth = 0] = kept.slice(-3);
+    const left = async (maxTokens: number) =>
+      (await chat(backing, { maxTokens, onOverflow: "truncate-oldest" }, long)).usage;
+
+    expect(await rejection(chat(backing, { maxTokens: 160 - third }, long))).toMatchObject({
+      code: "context_length_exceeded",
+    });
+    // what just fits is kept, and of what does not fit by one token the next exchange goes
+    expect(await left(160 - third)).toMatchObject({ promptTokens: third, truncatedTokens: whole - third });
+    expect(await left(161 - third)).toMatchObject({ promptTokens: fourth, truncatedTokens: whole - fourth });
     expect(await chat(backing, { maxTokens: 10, onOverflow: "truncate-oldest" })).not.toHaveProperty(
       "usage.truncatedTokens",
     );
