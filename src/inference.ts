@@ -68,7 +68,8 @@ export interface ChatOptions extends GenerateOptions {
   /** What the model may call, at most 128. Not beside `jsonSchema` or `grammar`. */
   readonly tools?: readonly ToolDefinition[] | undefined;
   /**
-   * `auto` (default): the model decides. `none`: it is not told of the tools. `required`: it calls at least one.
+   * `auto` (default): the model decides. `none`: it is not told of the tools. `required`: it calls at least one
+   * (unless `maxTokens` or the end of its reasoning comes first).
    * `{ name }`: it calls this one and no other.
    */
   readonly toolChoice?: "auto" | "none" | "required" | { readonly name: string } | undefined;

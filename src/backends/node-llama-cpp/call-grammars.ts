@@ -2,9 +2,10 @@
 import type { LlamaGrammar, LlamaGrammarEvaluationState, LlamaModel } from "node-llama-cpp";
 import { InvalidOptionError } from "../../errors.js";
 import type { ToolDefinition } from "../../inference.js";
-import type { CallKind, CallSyntax, TurnFormat, TurnRules } from "./chat-turn.js";
+import type { TurnRules } from "./chat-turn.js";
 import { checkJsonSchema } from "./json-schema.js";
 import { fixedGrammar, grammarOfSchema } from "./structured-output.js";
+import type { CallKind, CallSyntax, TurnFormat } from "./turn-marks.js";
 
 /** White space between the marks of a call. */
 const SPACE = "[ \\n]{0,4}";

@@ -1,8 +1,8 @@
 /** The chat format of a file: which one it is, how it writes reasoning and tool calls, and how it does without reasoning. */
 import type { BuiltInChatWrapperType, ChatWrapperSettings, LlamaModel, LlamaText } from "node-llama-cpp";
 import { InvalidModelFileError, InvalidOptionError } from "../../errors.js";
-import type { CallSyntax, TurnFormat } from "./chat-turn.js";
 import type { GgufModel } from "./gguf-file.js";
+import type { CallSyntax, TurnFormat } from "./turn-marks.js";
 import { isOutOfTime, withinTime } from "./within-time.js";
 
 export type ChatFormat = BuiltInChatWrapperType;

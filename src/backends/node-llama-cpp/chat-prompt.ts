@@ -6,11 +6,11 @@ import type { ChatSampling, Sampling } from "../backend.js";
 import { checkTools, type ChatTools } from "./call-grammars.js";
 import { ChatFormats, turnFormat, type ChatFormat } from "./chat-format.js";
 import { render, type Rendered, type RenderOptions } from "./chat-render.js";
-import type { TurnFormat } from "./chat-turn.js";
 import type { GgufModel } from "./gguf-file.js";
 import { cutTokens, promptRoom, shorterChats } from "./overflow.js";
 import { checkText } from "./sampling.js";
 import type { StopText } from "./text.js";
+import type { TurnFormat } from "./turn-marks.js";
 
 /** What a request is evaluated from. */
 export interface Prompt {

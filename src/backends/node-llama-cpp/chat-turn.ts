@@ -3,42 +3,9 @@
  * found across their borders, so what could be the beginning of a mark is held back until it is known. White space
  * beside a mark belongs to nothing.
  */
-import { findFirst, matchAt } from "./loose-match.js";
 import { JsonEnd } from "./json-end.js";
-
-/** How a format writes calls. Between the prefixes stands the name; between `paramsPrefix` and `suffix` the arguments. */
-export interface CallSyntax {
-  /** Before the first call of a turn. */
-  readonly section: string;
-  readonly prefix: string;
-  readonly paramsPrefix: string;
-  readonly suffix: string;
-  readonly between: string;
-  /** After the last call. */
-  readonly sectionEnd: string;
-}
-
-export interface TurnFormat {
-  /** `isOpen`: the prompt ends within a thought. */
-  readonly thought: { readonly open: string | undefined; readonly close: string; readonly isOpen: boolean } | undefined;
-  /** Empty where the model may call nothing. */
-  readonly calls: readonly CallSyntax[];
-  /** The format knows several calls in a turn, and text after them; in others only further calls may follow a call. */
-  readonly isParallel: boolean;
-  /** What ends the turn, where the vocabulary has no token for it. */
-  readonly ends: readonly string[];
-}
-
-export interface TurnTool {
-  readonly name: string;
-  readonly takesNothing: boolean;
-}
-
-/** Which tool is being called, in which syntax, by their positions. */
-export interface CallKind {
-  readonly tool: number;
-  readonly syntax: number;
-}
+import { matchAt } from "./loose-match.js";
+import { findMark, type CallKind, type Found, type TurnFormat, type TurnTool } from "./turn-marks.js";
 
 /** Told where the turn is, so that what comes next can be restricted. */
 export interface TurnRules {
@@ -54,18 +21,11 @@ export type TurnPiece =
   | { readonly type: "call"; readonly name: string; readonly arguments: Readonly<Record<string, unknown>> }
   | { readonly type: "end" };
 
-/** A mark that was found at the front-most place; `end` is undefined as long as it may still become another text. */
-type Found = { readonly start: number; readonly end: number | undefined } & (
-  { readonly kind: "thought" | "end" | "section-end" } | { readonly kind: "call"; readonly call: CallKind }
-);
-
 interface OpenCall extends CallKind {
   /** Where its arguments begin in what is pending, which begins with its opening. */
   readonly from: number;
   readonly json: JsonEnd;
 }
-
-const NAME_CHARACTER = /[A-Za-z0-9_-]/;
 
 export class ChatTurn {
   readonly #format: TurnFormat;
@@ -142,67 +102,9 @@ export class ChatTurn {
     return true;
   }
 
-  /** Of marks that begin at one place the whole one, else the longest. */
   #find(): Found | undefined {
-    let best: Found | undefined;
-    for (const found of this.#candidates()) {
-      const isBetter =
-        best === undefined ||
-        found.start < best.start ||
-        (found.start === best.start && (found.end ?? 0) > (best.end ?? 0));
-      if (isBetter) best = found;
-    }
-    return best;
-  }
-
-  *#candidates(): Iterable<Found> {
-    const { thought, ends, calls } = this.#format;
-    for (const mark of ends) yield* this.#mark("end", mark);
-    const border = this.#isThinking ? thought?.close : thought?.open;
-    if (border !== undefined) yield* this.#mark("thought", border);
-    if (this.#isThinking) return;
-    for (const [syntax, { section, prefix, between, sectionEnd }] of calls.entries()) {
-      if (this.#hasCalled) yield* this.#mark("section-end", sectionEnd);
-      const openings = this.#hasCalled ? [between + prefix, prefix, section + prefix] : [section + prefix, prefix];
-      for (const opening of new Set(openings)) yield* this.#opening(opening, syntax);
-    }
-  }
-
-  *#mark(kind: "thought" | "end" | "section-end", mark: string): Iterable<Found> {
-    const text = this.#pending;
-    const found = mark.trim() === "" ? undefined : findFirst(text, first(mark), (start) => matchAt(text, start, mark));
-    if (found !== undefined) yield { ...found, kind };
-  }
-
-  /** A call begins with its whole opening, the name of a tool included. */
-  *#opening(opening: string, syntax: number): Iterable<Found> {
-    const text = this.#pending;
-    let tool = 0;
-    const found = findFirst(text, first(opening), (start) => {
-      const prefix = matchAt(text, start, opening);
-      if (typeof prefix !== "number") return prefix;
-      let best: number | "partial" | undefined;
-      for (const index of this.#tools.keys()) {
-        const end = this.#openingEnd(start, opening, { tool: index, syntax });
-        if (end === undefined) continue;
-        best = end;
-        tool = index;
-        if (end !== "partial") break;
-      }
-      return best;
-    });
-    if (found !== undefined) yield { ...found, kind: "call", call: { tool, syntax } };
-  }
-
-  #openingEnd(start: number, opening: string, { tool, syntax }: CallKind): number | "partial" | undefined {
-    const name = this.#tools[tool]?.name ?? "";
-    const paramsPrefix = this.#format.calls[syntax]?.paramsPrefix ?? "";
-    const end = matchAt(this.#pending, start, opening + name + paramsPrefix);
-    if (typeof end !== "number" || paramsPrefix.trim() !== "") return end;
-    // nothing but white space ends the name, which may be the beginning of another one
-    const next = this.#pending.charAt(end);
-    if (next === "") return "partial";
-    return NAME_CHARACTER.test(next) ? undefined : end;
+    const state = { isThinking: this.#isThinking, hasCalled: this.#hasCalled };
+    return findMark(this.#pending, this.#format, this.#tools, state);
   }
 
   /** Reads on in a call; true if it has ended. */
@@ -279,10 +181,6 @@ export class ChatTurn {
       .map(({ start, end }) => ({ start: Math.max(0, start - length), end: end - length }))
       .filter(({ end }) => end > 0);
   }
-}
-
-function first(mark: string): string {
-  return mark.trimStart().charAt(0);
 }
 
 function skipSpace(text: string, from: number): number {

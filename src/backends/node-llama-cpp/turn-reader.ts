@@ -2,8 +2,9 @@
 import type { LlamaModel, Token } from "node-llama-cpp";
 import type { GenerationPart } from "../../inference.js";
 import { CallGrammars, type ChatTools } from "./call-grammars.js";
-import { ChatTurn, type TurnFormat, type TurnPiece } from "./chat-turn.js";
+import { ChatTurn, type TurnPiece } from "./chat-turn.js";
 import type { TokenText } from "./text.js";
+import type { TurnFormat } from "./turn-marks.js";
 
 export type TurnPart = Exclude<GenerationPart, { readonly type: "finish" }> | { readonly type: "end" };
 

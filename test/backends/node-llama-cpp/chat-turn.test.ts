@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { ChatTurn } from "../../../src/backends/node-llama-cpp/chat-turn.js";
-import type { TurnFormat, TurnPiece, TurnRules } from "../../../src/backends/node-llama-cpp/chat-turn.js";
+import type { TurnPiece, TurnRules } from "../../../src/backends/node-llama-cpp/chat-turn.js";
+import type { TurnFormat } from "../../../src/backends/node-llama-cpp/turn-marks.js";
 
 const qwen: TurnFormat = {
   thought: { open: "<think>\n", close: "\n</think>\n\n", isOpen: false },

@@ -1,8 +1,8 @@
 import type { LlamaModel, Token } from "node-llama-cpp";
 import { beforeAll, describe, expect, it } from "vitest";
 import { CallGrammars } from "../../../src/backends/node-llama-cpp/call-grammars.js";
-import type { TurnFormat } from "../../../src/backends/node-llama-cpp/chat-turn.js";
 import { PieceCache, TokenText } from "../../../src/backends/node-llama-cpp/text.js";
+import type { TurnFormat } from "../../../src/backends/node-llama-cpp/turn-marks.js";
 import { TurnReader } from "../../../src/backends/node-llama-cpp/turn-reader.js";
 import { makeRandomModel } from "../../../src/testing/gguf/index.js";
 import { useTemporaryFolder, withModel } from "../../support/bare-engine.js";
