@@ -3,6 +3,8 @@ import type { Backend, EngineOptions } from "./backends/backend.js";
 import type { ModelSupervisorError } from "./errors.js";
 import type {
   ChatMessage,
+  ChatOptions,
+  ChatResult,
   EmbedManyResult,
   EmbedOptions,
   EmbedResult,
@@ -204,14 +206,14 @@ export interface RequestOutcome {
  * A running generation: iterate it for text, or `parts` for typed pieces, or await `result`.
  * It starts at the first pull or when `result` is read. One consumer; leaving the loop aborts the request.
  */
-export interface GenerationStream extends AsyncIterable<string> {
-  /** The same generation as typed pieces, ending with a `finish` part. */
+export interface GenerationStream<Result extends GenerateResult = GenerateResult> extends AsyncIterable<string> {
+  /** The same generation as typed pieces (text, and of a chat reasoning and tool calls), ending with a `finish` part. */
   readonly parts: AsyncIterable<GenerationPart>;
   /**
    * The whole result. If nobody looks at it, its rejection is not reported as unhandled. After the consumer has left the
    * loop it rejects with an `AbortError`.
    */
-  readonly result: Promise<GenerateResult>;
+  readonly result: Promise<Result>;
 }
 
 /**
@@ -227,8 +229,8 @@ export interface Lease extends Disposable {
   readonly native: unknown;
   generate(prompt: string, options?: GenerateOptions): Promise<GenerateResult>;
   stream(prompt: string, options?: GenerateOptions): GenerationStream;
-  chat(messages: readonly ChatMessage[], options?: GenerateOptions): Promise<GenerateResult>;
-  streamChat(messages: readonly ChatMessage[], options?: GenerateOptions): GenerationStream;
+  chat(messages: readonly ChatMessage[], options?: ChatOptions): Promise<ChatResult>;
+  streamChat(messages: readonly ChatMessage[], options?: ChatOptions): GenerationStream<ChatResult>;
   embed(text: string, options?: EmbedOptions): Promise<EmbedResult>;
   embedMany(texts: readonly string[], options?: EmbedOptions): Promise<EmbedManyResult>;
   rank(query: string, documents: readonly string[], options?: RankOptions): Promise<RankResult>;
@@ -298,9 +300,13 @@ export interface ModelManager extends AsyncDisposable {
   generate(id: ModelId, prompt: string, options?: GenerateOptions): Promise<GenerateResult>;
   /** Like {@link ModelManager.generate}, in pieces. Errors come from the iteration and from `result`. */
   stream(id: ModelId, prompt: string, options?: GenerateOptions): GenerationStream;
-  /** Like {@link ModelManager.generate}, with the chat template of the model's file. */
-  chat(id: ModelId, messages: readonly ChatMessage[], options?: GenerateOptions): Promise<GenerateResult>;
-  streamChat(id: ModelId, messages: readonly ChatMessage[], options?: GenerateOptions): GenerationStream;
+  /**
+   * Like {@link ModelManager.generate}, with the chat template of the model's file, tools and reasoning.
+   * @throws like {@link ModelManager.generate}; also invalid_model_file if the file's chat template is broken, and
+   * invalid_option of `messages` if it refuses this conversation
+   */
+  chat(id: ModelId, messages: readonly ChatMessage[], options?: ChatOptions): Promise<ChatResult>;
+  streamChat(id: ModelId, messages: readonly ChatMessage[], options?: ChatOptions): GenerationStream<ChatResult>;
   /** A vector of length 1 (unless `normalize` is false). An empty text is `invalid_option`. @throws like {@link ModelManager.generate} */
   embed(id: ModelId, text: string, options?: EmbedOptions): Promise<EmbedResult>;
   embedMany(id: ModelId, texts: readonly string[], options?: EmbedOptions): Promise<EmbedManyResult>;

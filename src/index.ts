@@ -22,6 +22,7 @@ export type {
   Backing,
   BackingExit,
   BackingRequest,
+  ChatSampling,
   Completion,
   Embeddings,
   EngineOptions,
@@ -68,7 +69,10 @@ export {
 } from "./errors.js";
 export type { ErrorCode, LoadPhase, QueueFullDetails } from "./errors.js";
 export type {
+  AssistantMessage,
   ChatMessage,
+  ChatOptions,
+  ChatResult,
   EmbedManyResult,
   EmbedOptions,
   EmbedResult,
@@ -86,6 +90,9 @@ export type {
   StepReport,
   Timings,
   TokenLogprob,
+  ToolCall,
+  ToolDefinition,
+  ToolMessage,
   Usage,
 } from "./inference.js";
 export type {

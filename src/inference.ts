@@ -75,16 +75,83 @@ export interface GenerateOptions extends SamplingOptions, RequestOptions {
    * from when 64 KiB of text lie unread and the model therefore pauses. Default 60,000.
    */
   readonly idleConsumerMs?: number | undefined;
+  /**
+   * What to do where the prompt and `maxTokens` do not fit into the context. Default: refuse with
+   * `context_length_exceeded`. In no case is the context shifted while the model speaks.
+   *
+   * `truncate-oldest`: evaluate less of the prompt, and say how much less in `usage.truncatedTokens`. A prompt keeps its
+   * begin token and its end; a chat loses its oldest messages after the leading system messages, whole, those of one
+   * exchange together, never the last one, and tool calls only with their results. Without `maxTokens`, room is made for
+   * 512 tokens or half of the context, whichever is less. `stop`: the prompt must fit; the text ends with `finishReason`
+   * `length` where the context is full.
+   */
+  readonly onOverflow?: "truncate-oldest" | "stop" | undefined;
 }
 
-/** One turn of a conversation. */
-export interface ChatMessage {
-  readonly role: "system" | "user" | "assistant";
+/** Options of `chat` and `streamChat`. */
+export interface ChatOptions extends GenerateOptions {
+  /** What the model may call, at most 128. Not beside `jsonSchema` or `grammar`. */
+  readonly tools?: readonly ToolDefinition[] | undefined;
+  /**
+   * `auto` (default): the model decides. `none`: it is not told of the tools. `required`: it calls at least one
+   * (unless `maxTokens` or the end of its reasoning comes first).
+   * `{ name }`: it calls this one and no other.
+   */
+  readonly toolChoice?: "auto" | "none" | "required" | { readonly name: string } | undefined;
+  /**
+   * `false`: answer without reasoning first, for models that reason. Default: as the model does by itself. Refused with
+   * `invalid_option` where the model's format has no way to say so; `true` also where it knows no reasoning.
+   */
+  readonly enableThinking?: boolean | undefined;
+}
+
+/** A function that a model may call. */
+export interface ToolDefinition {
+  /** 1 to 64 of the characters A-Z, a-z, 0-9, `_` and `-`; each name once. */
+  readonly name: string;
+  readonly description?: string | undefined;
+  /**
+   * JSON schema of the arguments, of type `object`; what it may hold is said at {@link SamplingOptions.jsonSchema}. The
+   * arguments of a call obey it. Without one the tool takes no arguments.
+   */
+  readonly parameters?: Readonly<Record<string, unknown>> | undefined;
+}
+
+/** A call that the model made. */
+export interface ToolCall {
+  /** Answer it with a `tool` message of this id. */
+  readonly id: string;
+  readonly name: string;
+  readonly arguments: Readonly<Record<string, unknown>>;
+}
+
+/** What the model said. */
+export interface AssistantMessage {
+  readonly role: "assistant";
+  readonly content: string;
+  /** What it thought before that. How much of it is shown to the model again is for the model's format to say. */
+  readonly reasoning?: string | undefined;
+  /** What it called. Each is answered by a `tool` message that follows at once. */
+  readonly toolCalls?: readonly ToolCall[] | undefined;
+}
+
+/** What a tool call gave. */
+export interface ToolMessage {
+  readonly role: "tool";
+  /** The id of a call of the assistant message before. */
+  readonly toolCallId: string;
   readonly content: string;
 }
 
-/** `stop`: the model ended; `length`: `maxTokens` or the context was used up; `stop-sequence`: one of `stop` came. */
-export type FinishReason = "stop" | "length" | "stop-sequence";
+/** One turn of a conversation. */
+export type ChatMessage =
+  { readonly role: "system" | "user"; readonly content: string } | AssistantMessage | ToolMessage;
+
+/**
+ * `stop`: the model ended; `tool-calls`: it ended and waits for the results of what it called; `length`: `maxTokens` or
+ * the context was used up; `stop-sequence`: one of `stop` came.
+ */
+export type FinishReason = "stop" | "length" | "stop-sequence" | "tool-calls";
 
 /** Tokens counted exactly as the engine evaluated them. */
 export interface Usage {
@@ -95,6 +162,8 @@ export interface Usage {
    * the same `scope`. Less than `promptTokens`; always 0 in `direct` mode.
    */
   readonly cachedTokens: number;
+  /** Tokens of the prompt that were left out, with `onOverflow: "truncate-oldest"`; only there if there are any. */
+  readonly truncatedTokens?: number;
 }
 
 /** A token, and how likely it was. */
@@ -125,7 +194,7 @@ export interface Timings {
   readonly timeToFirstTokenMs: number;
 }
 
-/** What `generate` and `chat` resolve to. */
+/** What `generate` resolves to. */
 export interface GenerateResult {
   readonly text: string;
   readonly finishReason: FinishReason;
@@ -137,10 +206,20 @@ export interface GenerateResult {
   readonly requestId: string;
 }
 
+/** What `chat` resolves to. */
+export interface ChatResult extends GenerateResult {
+  /** In the order in which they were made. A call that was cut by `maxTokens` is not among them. */
+  readonly toolCalls: readonly ToolCall[];
+  /** What the model thought; it is no part of `text`. Absent if it did not. */
+  readonly reasoning?: string;
+}
+
 /** A piece of a running generation. */
 export type GenerationPart =
   /** `logprobs`: of the tokens sampled since the part before; their text may follow in a later part, or in none. */
   | { readonly type: "text"; readonly text: string; readonly logprobs?: readonly TokenLogprob[] }
+  | { readonly type: "reasoning"; readonly text: string }
+  | { readonly type: "tool-call"; readonly toolCall: ToolCall }
   | { readonly type: "finish"; readonly finishReason: FinishReason; readonly usage: Usage };
 
 /** Options of `rank`. */

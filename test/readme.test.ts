@@ -74,6 +74,17 @@ describe("the README", () => {
     expect(stdout).toBe("there was a model that never lied.");
   });
 
+  it("has an example with a tool that runs as it is, in two turns", async () => {
+    const chat = path.join(folder, "tools.gguf");
+    const call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>';
+    await makeRecitingModel(chat, { text: `I look. ${call}` });
+    const index = blocks.findIndex((block) => block.includes("get_weather"));
+
+    const { stdout } = await runBlock(index, { "./qwen3-0.6b-q8_0.gguf": chat });
+
+    expect(stdout).toBe("I look.");
+  });
+
   it("has an example for tests that runs as it is", async () => {
     const index = blocks.findIndex((block) => block.includes("FakeBackend"));
 

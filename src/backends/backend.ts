@@ -4,13 +4,16 @@
  */
 import type {
   ChatMessage,
+  ChatOptions,
   FinishReason,
+  GenerateOptions,
   GenerationPart,
   Priority,
   RequestPhase,
   StepReport,
   Timings,
   TokenLogprob,
+  ToolCall,
   Usage,
 } from "../inference.js";
 import type { Capability, DeviceInfo, Mode, ModelId, ModelSource, SlotLayout } from "../model.js";
@@ -173,7 +176,11 @@ export interface Sampling {
   readonly jsonSchema?: Readonly<Record<string, unknown>> | undefined;
   /** GBNF text, likewise. Never beside `jsonSchema`. */
   readonly grammar?: string | undefined;
+  readonly onOverflow?: GenerateOptions["onOverflow"];
 }
+
+/** What a chat has besides, as the caller gave it. Schemas of tools are refused like `jsonSchema`. */
+export interface ChatSampling extends Sampling, Pick<ChatOptions, "tools" | "toolChoice" | "enableThinking"> {}
 
 export interface Completion {
   readonly text: string;
@@ -182,6 +189,10 @@ export interface Completion {
   readonly timings: Timings;
   /** Where the sampling asks for them: one for each completion token. */
   readonly logprobs?: readonly TokenLogprob[];
+  /** Only of a chat that made any; each has been a part before. */
+  readonly toolCalls?: readonly ToolCall[] | undefined;
+  /** Only of a chat that has some. */
+  readonly reasoning?: string | undefined;
 }
 
 /** What to do with a text that does not fit: cut it at its end, or refuse it with `context_length_exceeded`. */
@@ -218,7 +229,7 @@ export interface Backing {
   /** Requests that wait for a slot or a context now. */
   queued(): number;
   generate?(prompt: string, sampling: Sampling, request: BackingRequest): Promise<Completion>;
-  chat?(messages: readonly ChatMessage[], sampling: Sampling, request: BackingRequest): Promise<Completion>;
+  chat?(messages: readonly ChatMessage[], sampling: ChatSampling, request: BackingRequest): Promise<Completion>;
   /** Vectors as the model gives them, in the order of the texts. An empty text is `invalid_option`. */
   embed?(texts: readonly string[], overflow: Overflow, request: BackingRequest): Promise<Embeddings>;
   /** Scores between 0 and 1, in the order of the documents. */

@@ -4,7 +4,7 @@ import type { GenerateResult, GenerationPart } from "../inference.js";
 import { PartBuffer } from "./part-buffer.js";
 
 /** Starts a generation. Called once, at the first pull. */
-export type StartGeneration = (consumer: Consumer) => Promise<GenerateResult>;
+export type StartGeneration<Result> = (consumer: Consumer) => Promise<Result>;
 
 /** What the request is aborted with when its consumer leaves the loop. */
 class ConsumerLeft extends Error {
@@ -15,17 +15,17 @@ class ConsumerLeft extends Error {
 }
 
 /** A generation that is pulled. Pieces that come faster than they are read are kept, up to a limit. */
-export class PulledGeneration implements GenerationStream {
-  readonly #start: StartGeneration;
+export class PulledGeneration<Result extends GenerateResult> implements GenerationStream<Result> {
+  readonly #start: StartGeneration<Result>;
   readonly #buffer = new PartBuffer();
-  #result: Promise<GenerateResult> | undefined;
+  #result: Promise<Result> | undefined;
   #taken = false;
 
-  constructor(start: StartGeneration) {
+  constructor(start: StartGeneration<Result>) {
     this.#start = start;
   }
 
-  get result(): Promise<GenerateResult> {
+  get result(): Promise<Result> {
     if (this.#result === undefined) {
       this.#result = this.#start(this.#buffer);
       this.#result.then(

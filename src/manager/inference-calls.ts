@@ -1,8 +1,10 @@
 import type { GenerationStream } from "../api.js";
-import type { Backing, Completion, BackingRequest, Sampling } from "../backends/backend.js";
+import type { Backing, BackingRequest, Completion } from "../backends/backend.js";
 import { UnsupportedCapabilityError } from "../errors.js";
 import type {
   ChatMessage,
+  ChatOptions,
+  ChatResult,
   EmbedManyResult,
   EmbedOptions,
   EmbedResult,
@@ -13,6 +15,7 @@ import type {
 } from "../inference.js";
 import type { Capability } from "../model.js";
 import type { Entry } from "../table/entry.js";
+import { checkChatOptions, checkMessages } from "./chat-options.js";
 import { run } from "./dispatch.js";
 import type { Consumer, DispatchContext, Held } from "./dispatch.js";
 import { shapeEmbedding } from "./embedding-shape.js";
@@ -20,17 +23,23 @@ import { PulledGeneration } from "./generation-stream.js";
 import {
   checkEmbedOptions,
   checkGenerateOptions,
-  checkMessages,
   checkRankOptions,
   checkText,
   checkTexts,
   checkTokens,
+  type DispatchOptions,
 } from "./options.js";
 
 /** Takes the lease for one call; throws where there is none to be had. */
 export type Take = () => Held;
 
-type Generate = (backing: Backing, sampling: Sampling, request: BackingRequest) => Promise<Completion> | undefined;
+/** What a generation has been asked for, checked. */
+interface Asked {
+  readonly capability: "generate" | "chat";
+  readonly request: DispatchOptions;
+  /** `undefined` where the backing does not have the capability. */
+  readonly on: (backing: Backing, request: BackingRequest) => Promise<Completion> | undefined;
+}
 
 /** The inference calls of the manager and of a lease: check the arguments, take a lease, run, shape the result. */
 export class InferenceCalls {
@@ -41,41 +50,53 @@ export class InferenceCalls {
   }
 
   async generate(take: Take, prompt: string, options: GenerateOptions = {}): Promise<GenerateResult> {
-    return this.#complete(take, "generate", promptCall(prompt), options);
+    return this.#generate(take, askText(prompt, options));
   }
 
-  async chat(take: Take, messages: readonly ChatMessage[], options: GenerateOptions = {}): Promise<GenerateResult> {
-    return this.#complete(take, "chat", messagesCall(messages), options);
+  async chat(take: Take, messages: readonly ChatMessage[], options: ChatOptions = {}): Promise<ChatResult> {
+    return this.#chat(take, askMessages(messages, options));
   }
 
   stream(take: Take, prompt: string, options: GenerateOptions = {}): GenerationStream {
-    return new PulledGeneration(async (consumer) =>
-      this.#complete(take, "generate", promptCall(prompt), options, consumer),
-    );
+    return new PulledGeneration(async (consumer) => this.#generate(take, askText(prompt, options), consumer));
   }
 
-  streamChat(take: Take, messages: readonly ChatMessage[], options: GenerateOptions = {}): GenerationStream {
-    return new PulledGeneration(async (consumer) =>
-      this.#complete(take, "chat", messagesCall(messages), options, consumer),
-    );
+  streamChat(take: Take, messages: readonly ChatMessage[], options: ChatOptions = {}): GenerationStream<ChatResult> {
+    return new PulledGeneration(async (consumer) => this.#chat(take, askMessages(messages, options), consumer));
   }
 
-  #complete(
+  #generate(take: Take, asked: Asked, consumer?: Consumer): Promise<GenerateResult> {
+    return this.#complete(take, asked, consumer, ({ text, finishReason, usage, timings, logprobs }) => ({
+      text,
+      finishReason,
+      usage,
+      timings,
+      ...(logprobs && { logprobs }),
+    }));
+  }
+
+  #chat(take: Take, asked: Asked, consumer?: Consumer): Promise<ChatResult> {
+    return this.#complete(take, asked, consumer, ({ toolCalls = [], reasoning, ...completion }) => ({
+      ...completion,
+      toolCalls,
+      ...(reasoning !== undefined && { reasoning }),
+    }));
+  }
+
+  #complete<Result>(
     take: Take,
-    capability: "generate" | "chat",
-    call: Generate,
-    options: GenerateOptions,
-    consumer?: Consumer,
-  ): Promise<GenerateResult> {
-    const { sampling, request: requestOptions } = checkGenerateOptions(options);
+    asked: Asked,
+    consumer: Consumer | undefined,
+    resultOf: (completion: Completion) => Result,
+  ): Promise<Result & { modelId: string; requestId: string }> {
     const held = take();
     return run(
       held,
       this.#context,
-      { name: capability, options: requestOptions, consumer },
+      { name: asked.capability, options: asked.request, consumer },
       async (backing, request) => {
-        const completion = await (call(backing, sampling, request) ?? refuse(held.entry, capability));
-        return { ...completion, modelId: held.entry.id, requestId: request.id };
+        const completion = await (asked.on(backing, request) ?? refuse(held.entry, asked.capability));
+        return { ...resultOf(completion), modelId: held.entry.id, requestId: request.id };
       },
     );
   }
@@ -147,15 +168,17 @@ export class InferenceCalls {
   }
 }
 
-/** Checks the prompt before a lease is taken; the rest follows when there is a backing. */
-function promptCall(prompt: string): Generate {
+/** Checks everything before a lease is taken. */
+function askText(prompt: string, options: GenerateOptions): Asked {
   const text = checkText(prompt, "prompt");
-  return (backing, sampling, request) => backing.generate?.(text, sampling, request);
+  const { sampling, request } = checkGenerateOptions(options);
+  return { capability: "generate", request, on: (backing, given) => backing.generate?.(text, sampling, given) };
 }
 
-function messagesCall(messages: readonly ChatMessage[]): Generate {
+function askMessages(messages: readonly ChatMessage[], options: ChatOptions): Asked {
   const checked = checkMessages(messages);
-  return (backing, sampling, request) => backing.chat?.(checked, sampling, request);
+  const { sampling, request } = checkChatOptions(options);
+  return { capability: "chat", request, on: (backing, given) => backing.chat?.(checked, sampling, given) };
 }
 
 function refuse({ id, profile }: Entry, capability: Capability): never {

@@ -1,6 +1,6 @@
 import type { Clock, GenerationStream, Lease } from "../api.js";
 import { LeaseReleasedError } from "../errors.js";
-import type { ChatMessage, EmbedOptions, GenerateOptions, RankOptions } from "../inference.js";
+import type { ChatMessage, ChatOptions, ChatResult, EmbedOptions, GenerateOptions, RankOptions } from "../inference.js";
 import type { Abortable } from "../table/live-model.js";
 import type { Held } from "./dispatch.js";
 import type { InferenceCalls } from "./inference-calls.js";
@@ -46,11 +46,11 @@ export class ModelLease implements Lease, Abortable {
     return this.#calls.stream(this.#take, prompt, options);
   }
 
-  chat(messages: readonly ChatMessage[], options?: GenerateOptions) {
+  chat(messages: readonly ChatMessage[], options?: ChatOptions) {
     return this.#calls.chat(this.#take, messages, options);
   }
 
-  streamChat(messages: readonly ChatMessage[], options?: GenerateOptions): GenerationStream {
+  streamChat(messages: readonly ChatMessage[], options?: ChatOptions): GenerationStream<ChatResult> {
     return this.#calls.streamChat(this.#take, messages, options);
   }
 

@@ -14,7 +14,15 @@ import type {
 } from "../api.js";
 import type { Backend } from "../backends/backend.js";
 import { RequestTimeoutError } from "../errors.js";
-import type { ChatMessage, EmbedOptions, GenerateOptions, RankOptions, RequestOptions } from "../inference.js";
+import type {
+  ChatMessage,
+  ChatOptions,
+  ChatResult,
+  EmbedOptions,
+  GenerateOptions,
+  RankOptions,
+  RequestOptions,
+} from "../inference.js";
 import type { DeviceInfo, LoadPlan, MemoryBudget, MemoryReport, ModelId, ModelInfo, ModelSource } from "../model.js";
 import { infoOf } from "../table/entry.js";
 import type { ModelTable } from "../table/model-table.js";
@@ -216,11 +224,11 @@ export class ModelManagerClient implements ModelManager {
     return this.#inference.stream(this.#take(id), prompt, options);
   }
 
-  chat(id: ModelId, messages: readonly ChatMessage[], options?: GenerateOptions) {
+  chat(id: ModelId, messages: readonly ChatMessage[], options?: ChatOptions) {
     return this.#inference.chat(this.#take(id), messages, options);
   }
 
-  streamChat(id: ModelId, messages: readonly ChatMessage[], options?: GenerateOptions): GenerationStream {
+  streamChat(id: ModelId, messages: readonly ChatMessage[], options?: ChatOptions): GenerationStream<ChatResult> {
     return this.#inference.streamChat(this.#take(id), messages, options);
   }
 

@@ -3,12 +3,12 @@ import { z } from "zod";
 import type { LoadOptions, ModelManagerEvents, ModelOptions, ModelSupervisorOptions, UnloadOptions } from "../api.js";
 import type { Sampling } from "../backends/backend.js";
 import { InvalidOptionError } from "../errors.js";
-import type { ChatMessage, EmbedOptions, GenerateOptions, RankOptions, RequestOptions } from "../inference.js";
+import type { EmbedOptions, GenerateOptions, RankOptions, RequestOptions } from "../inference.js";
 import type { LoadSettings } from "../table/entry.js";
 import { isSize } from "./memory/size.js";
 import { check, nearest } from "./option-check.js";
 
-const object = <Shape extends z.ZodRawShape>(shape: Shape) => z.strictObject(shape, { error: "an object" });
+export const object = <Shape extends z.ZodRawShape>(shape: Shape) => z.strictObject(shape, { error: "an object" });
 const whole = (min: number, max = Number.MAX_SAFE_INTEGER) =>
   z.custom<number>(
     (value) => Number.isSafeInteger(value) && Number(value) >= min && Number(value) <= max,
@@ -19,9 +19,11 @@ const number = (min: number, max: number) =>
     (value) => typeof value === "number" && value >= min && value <= max,
     `a number from ${min} to ${max}`,
   );
-const flag = z.boolean({ error: "true or false" });
-const choice = <const Name extends string>(...names: Name[]) =>
+export const flag = z.boolean({ error: "true or false" });
+export const choice = <const Name extends string>(...names: Name[]) =>
   z.enum(names, { error: `one of ${names.map((name) => `"${name}"`).join(", ")}` });
+export const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
 const instance = <T>(check: (value: unknown) => value is T, expected: string) => z.custom<T>(check, expected);
 const hasMethods = (value: unknown, ...names: string[]) =>
   typeof value === "object" && value !== null && names.every((name) => typeof Reflect.get(value, name) === "function");
@@ -104,7 +106,7 @@ const logitBias = instance((value): value is Readonly<Record<number, number>> =>
   );
 }, `a map of up to ${MAX_BIASED_TOKENS} token ids to numbers from -100 to 100`);
 const SCOPE = "a string of at most 200 characters";
-const generateOptions = object({
+export const generateShape = {
   ...requestShape,
   maxTokens: whole(1).optional(),
   temperature: number(0, 100).optional(),
@@ -118,11 +120,7 @@ const generateOptions = object({
   logprobs: flag.optional(),
   topLogprobs: whole(0, 20).optional(),
   // what a schema may hold is for the backend to say
-  jsonSchema: instance(
-    (value): value is Readonly<Record<string, unknown>> =>
-      typeof value === "object" && value !== null && !Array.isArray(value),
-    "a JSON schema object",
-  ).optional(),
+  jsonSchema: instance(isRecord, "a JSON schema object").optional(),
   grammar: instance(
     (value): value is string => typeof value === "string" && value.trim() !== "" && value.isWellFormed(),
     "GBNF text",
@@ -130,7 +128,9 @@ const generateOptions = object({
   scope: z.string({ error: SCOPE }).max(200, { error: SCOPE }).optional(),
   priority: choice("interactive", "system", "background").optional(),
   idleConsumerMs: milliseconds.optional(),
-});
+  onOverflow: choice("truncate-oldest", "stop").optional(),
+};
+const generateOptions = object(generateShape);
 
 const memoryBudget = z.union(
   [
@@ -169,15 +169,6 @@ const supervisorOptions = object({
   ).optional(),
 });
 
-const chatMessages = z
-  .array(
-    object({
-      role: choice("system", "user", "assistant"),
-      content: z.string({ error: "a string" }),
-    }),
-    { error: "an array of { role, content }" },
-  )
-  .min(1, { error: "at least one message" });
 const tokens = z.array(whole(0, 2 ** 31 - 1), { error: "an array of token ids" });
 
 export function checkSupervisorOptions(options: unknown) {
@@ -268,8 +259,19 @@ export function checkRankOptions(options: unknown): RankOptions {
 }
 
 export function checkGenerateOptions(options: unknown): { sampling: Sampling; request: DispatchOptions } {
-  const checked: GenerateOptions = check(generateOptions, options, "options");
-  const { signal, timeoutMs, scope, priority, idleConsumerMs, stop, ...given } = checked;
+  for (const name of ["tools", "toolChoice", "enableThinking"])
+    if (isRecord(options) && options[name] !== undefined)
+      throw new InvalidOptionError(
+        name,
+        "no such option beside a plain prompt; chat and streamChat have it",
+        options[name],
+      );
+  return samplingOf(check(generateOptions, options, "options"));
+}
+
+/** Fills in the defaults. */
+export function samplingOf(options: GenerateOptions): { sampling: Sampling; request: DispatchOptions } {
+  const { signal, timeoutMs, scope, priority, idleConsumerMs, stop, ...given } = options;
   if (given.jsonSchema !== undefined && given.grammar !== undefined)
     throw new InvalidOptionError("grammar", "no grammar beside jsonSchema", given.grammar);
   if (given.topLogprobs !== undefined && given.logprobs !== true)
@@ -289,15 +291,9 @@ export function checkGenerateOptions(options: unknown): { sampling: Sampling; re
       topLogprobs: given.logprobs ? (given.topLogprobs ?? 0) : undefined,
       jsonSchema: given.jsonSchema,
       grammar: given.grammar,
+      onOverflow: given.onOverflow,
     },
   };
-}
-
-export function checkMessages(messages: unknown): readonly ChatMessage[] {
-  return check(chatMessages, messages, "messages").map((message, index) => ({
-    role: message.role,
-    content: checkText(message.content, `messages.${index}.content`),
-  }));
 }
 
 /** Text for the engine: a lone surrogate would become another character on the way to native code. */

@@ -78,8 +78,7 @@ export class PartBuffer implements Consumer {
   }
 
   #count(part: GenerationPart, sign: 1 | -1): void {
-    // two bytes for each unit of a string, as the engine of JavaScript keeps it at most
-    if (part.type === "text") this.#unreadBytes += sign * 2 * part.text.length;
+    this.#unreadBytes += sign * bytesOf(part);
     this.#updatePace();
   }
 
@@ -89,4 +88,10 @@ export class PartBuffer implements Consumer {
     this.#isBehind = isBehind;
     this.onPace?.();
   }
+}
+
+/** Two bytes for each unit of a string, as JavaScript keeps it at most. */
+function bytesOf(part: GenerationPart): number {
+  if (part.type === "finish") return 0;
+  return 2 * (part.type === "tool-call" ? JSON.stringify(part.toolCall) : part.text).length;
 }

@@ -12,6 +12,7 @@ import type {
 import { SourceUnavailableError } from "../errors.js";
 import type { Capability, DeviceInfo, ModelId, ModelSource } from "../model.js";
 import { FakeBacking } from "./fake-backing.js";
+import type { FakeReply } from "./fake-reply.js";
 import { Gate } from "./gate.js";
 
 /** A pretended model. Sizes are bytes; everything has a default. */
@@ -22,7 +23,7 @@ export interface FakeModel extends Partial<MemoryNeed> {
   readonly defaultCapabilities?: readonly Capability[];
   readonly trainedContextSize?: number;
   /** What it answers, whatever a request's `jsonSchema` or `grammar` says. Default: "one two three four five six seven eight". */
-  readonly reply?: string | ((prompt: string) => string);
+  readonly reply?: string | FakeReply | ((prompt: string) => string | FakeReply);
   /** What the engine reports after the load. Default: what was estimated. */
   readonly measured?: Partial<MemoryNeed>;
 }
@@ -191,7 +192,7 @@ export class FakeBackend implements Backend {
     const { reply = DEFAULT_REPLY, measured } = this.#model(source);
     const script = {
       memory: { ...this.#need(source, spec.gpuLayers), ...measured },
-      reply: typeof reply === "string" ? () => reply : reply,
+      reply: typeof reply === "function" ? reply : () => reply,
       step: (step: FakeStep, stepSignal?: AbortSignal) => this.#step(step, source, stepSignal),
       onDisposed: (requestsInFlight: number) => {
         this.#live.delete(backing);

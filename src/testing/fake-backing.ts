@@ -12,13 +12,14 @@ import type {
   StartSpec,
 } from "../backends/backend.js";
 import { ContextLengthExceededError, InvalidOptionError, QueueFullError } from "../errors.js";
-import type { ChatMessage, FinishReason, TokenLogprob } from "../inference.js";
+import type { ChatMessage, FinishReason, TokenLogprob, ToolCall } from "../inference.js";
 import type { Capability } from "../model.js";
+import { partsOf, words, type FakeReply } from "./fake-reply.js";
 
 /** What a fake model is made of; see {@link FakeModel}. */
 export interface FakeBackingScript {
   readonly memory: MemoryNeed;
-  readonly reply: (prompt: string) => string;
+  readonly reply: (prompt: string) => string | FakeReply;
   /** Passes a step of this model: it may be held there, or made to fail. */
   readonly step: (step: "generate" | "token" | "embed" | "rank" | "dispose", signal?: AbortSignal) => Promise<void>;
   readonly onDisposed: (requestsInFlight: number) => void;
@@ -55,8 +56,10 @@ export class FakeBacking implements Backing {
       this.#exit = resolve;
     });
     const has = (capability: Capability) => spec.profile.capabilities.includes(capability);
-    if (has("generate")) this.generate = (prompt, sampling, request) => this.#generate(prompt, sampling, request);
-    if (has("chat")) this.chat = (messages, sampling, request) => this.#generate(chatText(messages), sampling, request);
+    if (has("generate"))
+      this.generate = (prompt, sampling, request) => this.#generate(prompt, sampling, request, false);
+    if (has("chat"))
+      this.chat = (messages, sampling, request) => this.#generate(chatText(messages), sampling, request, true);
     if (has("embed")) this.embed = (texts, overflow, request) => this.#embed(texts, overflow, request);
     if (has("rank"))
       this.rank = (query, documents, overflow, request) => this.#rank(query, documents, overflow, request);
@@ -127,45 +130,65 @@ export class FakeBacking implements Backing {
     this.#exit({ reason: "disposed" });
   }
 
-  async #generate(prompt: string, sampling: Sampling, request: BackingRequest): Promise<Completion> {
-    const { modelId, profile } = this.#spec;
-    const promptTokens = words(prompt).length;
-    const room = profile.contextSize - promptTokens;
-    const maxTokens = sampling.maxTokens ?? Math.min(512, room);
-    if (room < 1 || maxTokens > room) {
-      throw new ContextLengthExceededError(modelId, profile.contextSize, promptTokens, sampling.maxTokens);
-    }
+  async #generate(prompt: string, sampling: Sampling, request: BackingRequest, isChat: boolean): Promise<Completion> {
+    const { promptTokens, maxTokens, truncatedTokens } = this.#room(words(prompt).length, sampling);
     return this.#inSlot(request, async (signal) => {
       request.phase = "prefill";
       await this.#script.step("generate", signal);
       request.phase = "decode";
       let text = "";
+      let reasoning = "";
+      const toolCalls: ToolCall[] = [];
       let completionTokens = 0;
       const { topLogprobs } = sampling;
       const logprobs: TokenLogprob[] = [];
       let finishReason: FinishReason = "stop";
-      for (const word of words(this.#script.reply(prompt))) {
+      for (const part of partsOf(this.#script.reply(prompt), request.id, isChat)) {
         if (completionTokens === maxTokens) {
           finishReason = "length";
           break;
         }
         if (request.isPaused) await resumed(request, signal);
         await this.#script.step("token", signal);
-        const cut = firstStop(text + word, sampling.stop);
         completionTokens += 1;
-        const piece = cut === undefined ? word : (text + word).slice(text.length, cut);
+        if (part.type !== "text") {
+          if (part.type === "reasoning") reasoning += part.text;
+          else toolCalls.push(part.toolCall);
+          request.onPart?.(part);
+          continue;
+        }
+        const cut = firstStop(text + part.text, sampling.stop);
+        const piece = cut === undefined ? part.text : (text + part.text).slice(text.length, cut);
         text += piece;
-        const told = topLogprobs === undefined ? undefined : [this.#logprobOf(word, topLogprobs)];
+        const told = topLogprobs === undefined ? undefined : [this.#logprobOf(part.text, topLogprobs)];
         logprobs.push(...(told ?? []));
         if (piece !== "") request.onPart?.({ type: "text", text: piece, ...(told && { logprobs: told }) });
         if (cut === undefined) continue;
         finishReason = "stop-sequence";
         break;
       }
-      const timings = { queueMs: 0, prefillMs: 0, decodeMs: 0, timeToFirstTokenMs: 0 };
-      const usage = { promptTokens, completionTokens, cachedTokens: 0 };
-      return { text, finishReason, usage, timings, ...(topLogprobs !== undefined && { logprobs }) };
+      return {
+        text,
+        finishReason: finishReason === "stop" && toolCalls.length > 0 ? "tool-calls" : finishReason,
+        ...(toolCalls.length > 0 && { toolCalls }),
+        ...(reasoning !== "" && { reasoning }),
+        usage: { promptTokens, completionTokens, cachedTokens: 0, ...(truncatedTokens > 0 && { truncatedTokens }) },
+        timings: { queueMs: 0, prefillMs: 0, decodeMs: 0, timeToFirstTokenMs: 0 },
+        ...(topLogprobs !== undefined && { logprobs }),
+      };
     });
+  }
+
+  /** A conversation is one text here, so what it loses are its first words. */
+  #room(length: number, { maxTokens: wanted, onOverflow }: Sampling) {
+    const { modelId, profile } = this.#spec;
+    const { contextSize } = profile;
+    const most = contextSize - (wanted ?? Math.min(512, Math.floor(contextSize / 2)));
+    const promptTokens = onOverflow === "truncate-oldest" && most > 0 ? Math.min(length, most) : length;
+    const room = contextSize - promptTokens;
+    const maxTokens = onOverflow === "stop" ? Math.min(wanted ?? 512, room) : (wanted ?? Math.min(512, room));
+    if (room < 1 || maxTokens > room) throw new ContextLengthExceededError(modelId, contextSize, length, wanted);
+    return { promptTokens, maxTokens, truncatedTokens: length - promptTokens };
   }
 
   #embed(texts: readonly string[], overflow: Overflow, request: BackingRequest): Promise<Embeddings> {
@@ -270,11 +293,6 @@ function countsOf(inputs: readonly { readonly length: number; readonly truncated
     truncated: inputs.map(({ truncated }) => truncated),
     promptTokens: inputs.reduce((sum, { length }) => sum + length, 0),
   };
-}
-
-/** Words with the space before them, so that joined they are the text again. */
-function words(text: string): string[] {
-  return text.match(/\s*\S+|\s+$/g) ?? [];
 }
 
 function chatText(messages: readonly ChatMessage[]): string {

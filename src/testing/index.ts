@@ -1,6 +1,7 @@
 export { SimulatedClock } from "xstate";
 export { FakeBackend } from "./fake-backend.js";
 export type { FakeBackendOptions, FakeModel, FakeStep } from "./fake-backend.js";
+export type { FakeReply } from "./fake-reply.js";
 export { Gate } from "./gate.js";
 export {
   corruptFile,

@@ -334,6 +334,27 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       expect((await talk(backing, "hello", { maxTokens: 1 })).completion.usage.completionTokens).toBe(1);
     });
 
+    it("makes a prompt fit where that is wanted, and says what it left out", async () => {
+      const { talker } = await setup();
+      const backing = await start(talker.source);
+      const long = "hello ".repeat(300);
+      const whole = (await backing.tokenize?.(long))?.length ?? 0;
+
+      const cut = await talk(backing, long, { maxTokens: 28, onOverflow: "truncate-oldest" });
+      const full = await talk(backing, "hello", { maxTokens: 1000, onOverflow: "stop" });
+
+      const { promptTokens, truncatedTokens = 0 } = cut.completion.usage;
+      expect(promptTokens).toBe(100);
+      // an engine may put a token in front
+      expect(promptTokens + truncatedTokens - whole).toBeLessThanOrEqual(1);
+      expect(cut.completion.text).toBe(talker.text);
+      expect(full.completion.text).toBe(talker.text);
+      expect(full.completion.usage).not.toHaveProperty("truncatedTokens");
+      expect(await rejection(talk(backing, long, { maxTokens: 1000, onOverflow: "stop" }))).toMatchObject({
+        code: "context_length_exceeded",
+      });
+    });
+
     it("turns text into tokens and back, and refuses ids outside the vocabulary", async () => {
       const { talker } = await setup();
       const backing = await start(talker.source);

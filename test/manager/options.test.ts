@@ -4,7 +4,6 @@ import {
   checkEmbedOptions,
   checkGenerateOptions,
   checkLoadOptions,
-  checkMessages,
   checkModelId,
   checkNoModelOptions,
   checkRankOptions,
@@ -17,6 +16,7 @@ import {
   checkUnloadOptions,
   loadSettings,
 } from "../../src/manager/options.js";
+import { checkMessages } from "../../src/manager/chat-options.js";
 import { profileOf } from "../../src/manager/profile.js";
 
 /** The typed error of a check, or what it returned. */

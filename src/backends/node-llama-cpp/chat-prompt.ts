@@ -1,10 +1,16 @@
-/** From a conversation to tokens, in the format that the model was trained on, and what ends the model's turn. */
-import type { BuiltInChatWrapperType, ChatHistoryItem, LlamaModel, Token } from "node-llama-cpp";
-import { InvalidOptionError } from "../../errors.js";
-import type { ChatMessage } from "../../inference.js";
+/** From a text or a conversation to tokens, in the format that the model was trained on, and what ends the model's turn. */
+import type { LlamaModel, Token } from "node-llama-cpp";
+import { ContextLengthExceededError, InvalidOptionError } from "../../errors.js";
+import type { ChatMessage, ToolDefinition } from "../../inference.js";
+import type { ChatSampling, Sampling } from "../backend.js";
+import { checkTools, type ChatTools } from "./call-grammars.js";
+import { ChatFormats, turnFormat, type ChatFormat } from "./chat-format.js";
+import { render, type Rendered, type RenderOptions } from "./chat-render.js";
 import type { GgufModel } from "./gguf-file.js";
+import { cutTokens, promptRoom, shorterChats } from "./overflow.js";
 import { checkText } from "./sampling.js";
 import type { StopText } from "./text.js";
+import type { TurnFormat } from "./turn-marks.js";
 
 /** What a request is evaluated from. */
 export interface Prompt {
@@ -15,70 +21,133 @@ export interface Prompt {
   readonly stopTokens: ReadonlySet<Token>;
   /** The same as text, where the vocabulary has no token for it. */
   readonly stopTexts: readonly StopText[];
+  /** Tokens that were left out because they did not fit. */
+  readonly truncatedTokens: number;
+  /** Of a chat in which text has to be told from reasoning or calls. */
+  readonly turn?: ChatTools & { readonly format: TurnFormat };
 }
 
-/**
- * The chat formats that have been found out, by file. It takes the library 0.2 s, in which nothing else happens in the
- * process: so it is not done before a chat asks for it, and once for all lives of a model.
- */
-const formats = new WeakMap<GgufModel, BuiltInChatWrapperType>();
+/** Which model a prompt is for, and how much it holds. */
+export interface PromptLimits {
+  readonly modelId: string;
+  readonly contextSize: number;
+}
 
 /** Makes the prompts of one live model. */
 export class PromptMaker {
-  readonly #file: GgufModel;
   readonly #model: LlamaModel;
-  #format: BuiltInChatWrapperType | undefined;
+  readonly #limits: PromptLimits;
+  readonly #formats: ChatFormats;
 
-  constructor(file: GgufModel, model: LlamaModel) {
-    this.#file = file;
+  constructor(file: GgufModel, model: LlamaModel, limits: PromptLimits) {
     this.#model = model;
-  }
-
-  async #chatFormat(): Promise<BuiltInChatWrapperType> {
-    const { resolveChatWrapper, JinjaTemplateChatWrapper } = await import("node-llama-cpp");
-    this.#format ??= formats.get(this.#file) ?? resolveChatWrapper(this.#model, { warningLogs: false });
-    // This one keeps the tokenizer of the live model, which will be gone in its next life.
-    if (!(this.#format instanceof JinjaTemplateChatWrapper)) formats.set(this.#file, this.#format);
-    return this.#format;
+    this.#limits = limits;
+    this.#formats = new ChatFormats(file, model);
   }
 
   /** Text to continue. It begins with the model's begin token if the model wants one, as in the bare library. */
-  fromText(prompt: string): Prompt {
+  fromText(prompt: string, sampling: Sampling): Prompt {
     checkText("prompt", prompt);
     const { bos, shouldPrependBosToken } = this.#model.tokens;
-    const tokens = this.#model.tokenize(prompt);
-    if (bos !== null && shouldPrependBosToken && tokens[0] !== bos) tokens.unshift(bos);
-    if (tokens.length === 0)
+    const all = this.#model.tokenize(prompt);
+    if (bos !== null && shouldPrependBosToken && all[0] !== bos) all.unshift(bos);
+    if (all.length === 0)
       throw new InvalidOptionError("prompt", "a text that is not empty: this model has no token to begin with", prompt);
-    return { tokens, isContinued: true, stopTokens: NO_TOKENS, stopTexts: [] };
+    const kept = all[0] === bos ? 1 : 0;
+    const room = promptRoom(sampling, this.#limits.contextSize);
+    const tokens = sampling.onOverflow === "truncate-oldest" ? cutTokens(all, room, kept) : all;
+    return {
+      tokens,
+      isContinued: true,
+      stopTokens: NO_TOKENS,
+      stopTexts: [],
+      truncatedTokens: all.length - tokens.length,
+    };
   }
 
   /** A conversation for the model to answer; if the last message is the assistant's, the model goes on with it. */
-  async fromMessages(messages: readonly ChatMessage[]): Promise<Prompt> {
+  async fromMessages(messages: readonly ChatMessage[], sampling: ChatSampling): Promise<Prompt> {
     if (messages.length === 0) throw new InvalidOptionError("messages", "at least one message", messages);
     for (const { content } of messages) checkText("messages", content);
-    const format = await this.#chatFormat();
-    const isContinued = messages.at(-1)?.role === "assistant";
-    const chatHistory = messages.map(historyItem);
-    if (!isContinued) chatHistory.push({ type: "model", response: [""] });
+    const isStructured = (sampling.jsonSchema ?? sampling.grammar) !== undefined;
+    if (isStructured && sampling.enableThinking === true)
+      throw new InvalidOptionError("enableThinking", "no true beside jsonSchema or grammar", true);
+    const tools = toolsOf(sampling);
+    checkTools(tools);
+    const format = await this.#formats.get(sampling.enableThinking);
+    const isNew = messages.at(-1)?.role !== "assistant";
+    const { tokens, ends, isSpecial, truncatedTokens } = this.#fit(format, messages, sampling, {
+      tools,
+      isNew,
+      isStructured,
+      enableThinking: sampling.enableThinking,
+    });
+    if (isSpecial && tools.length > 0)
+      throw new InvalidOptionError(
+        "tools",
+        `no tools: this model's chat format (${format.wrapperName}) decides on calls in ways that are not supported`,
+        tools.length,
+      );
 
-    const { contextText, stopGenerationTriggers } = format.generateContextState({ chatHistory });
     const stopTokens = new Set<Token>();
     const stopTexts: StopText[] = [];
-    for (const trigger of stopGenerationTriggers) {
+    for (const trigger of ends) {
       const [token, ...more] = trigger.tokenize(this.#model.tokenizer);
       if (token === undefined) continue;
       const isText = trigger.values.every((value) => typeof value === "string");
-      if (more.length === 0 && !isText) stopTokens.add(token);
+      // templates write a line break after the token
+      const isToken = more.length === 0 || this.#model.isSpecialToken(token);
+      if (isToken && !isText && this.#model.detokenize(more).trim() === "") stopTokens.add(token);
       else stopTexts.push({ text: trigger.values.map(String).join(""), byUser: false });
     }
-    return { tokens: contextText.tokenize(this.#model.tokenizer), isContinued, stopTokens, stopTexts };
+    const turn = turnFormat(
+      format.settings,
+      this.#model,
+      stopTexts.map(({ text }) => text),
+      { isNew, hasTools: tools.length > 0 },
+    );
+    const isPlain = isStructured || (turn.thought === undefined && turn.calls.length === 0);
+    const { toolChoice } = sampling;
+    const isForced = tools.length > 0 && toolChoice !== undefined && toolChoice !== "auto";
+    return {
+      tokens,
+      isContinued: !isNew,
+      stopTokens,
+      stopTexts,
+      truncatedTokens,
+      ...(!isPlain && { turn: { format: turn, tools: callable(tools, toolChoice), isForced } }),
+    };
+  }
+
+  /** Without the oldest messages as far as that is needed and wanted. */
+  #fit(format: ChatFormat, messages: readonly ChatMessage[], sampling: ChatSampling, options: RenderOptions) {
+    const whole = render(format, this.#model, messages, options);
+    const { modelId, contextSize } = this.#limits;
+    const room = promptRoom(sampling, contextSize);
+    if (sampling.onOverflow !== "truncate-oldest" || whole.tokens.length <= room)
+      return { ...whole, truncatedTokens: 0 };
+    const shorter = shorterChats(messages);
+    // the longest that fits, looked for by halves: rendering takes time
+    let [from, to] = [0, shorter.length];
+    let best: Rendered | undefined;
+    while (from < to) {
+      const middle = (from + to) >> 1;
+      const rendered = render(format, this.#model, shorter[middle] ?? messages, options);
+      if (rendered.tokens.length <= room) [best, to] = [rendered, middle];
+      else from = middle + 1;
+    }
+    if (best === undefined)
+      throw new ContextLengthExceededError(modelId, contextSize, whole.tokens.length, sampling.maxTokens);
+    return { ...best, truncatedTokens: whole.tokens.length - best.tokens.length };
   }
 }
 
 const NO_TOKENS: ReadonlySet<Token> = new Set();
 
-function historyItem({ role, content }: ChatMessage): ChatHistoryItem {
-  if (role === "assistant") return { type: "model", response: [content] };
-  return { type: role, text: content };
+function toolsOf({ tools = [], toolChoice }: ChatSampling): readonly ToolDefinition[] {
+  return toolChoice === "none" ? [] : tools;
+}
+
+function callable(tools: readonly ToolDefinition[], choice: ChatSampling["toolChoice"]): readonly ToolDefinition[] {
+  return typeof choice === "object" ? tools.filter(({ name }) => name === choice.name) : tools;
 }

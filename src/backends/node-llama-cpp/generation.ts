@@ -5,6 +5,7 @@ import type { BackingRequest, Sampling } from "../backend.js";
 import type { Prompt } from "./chat-prompt.js";
 import { allowedTokens, checkText, engineSampling, PUNISHED_TOKENS } from "./sampling.js";
 import type { Job } from "./slot-run.js";
+import type { TurnReader } from "./turn-reader.js";
 import type { Structure } from "./structured-output.js";
 
 export interface GenerationCall {
@@ -16,6 +17,8 @@ export interface GenerationCall {
   readonly structure: Structure | undefined;
   /** Made from the sampling's `logitBias`. */
   readonly tokenBias?: TokenBias | undefined;
+  /** Made from the prompt's `turn`. */
+  readonly reader: TurnReader | undefined;
   readonly request: BackingRequest;
   readonly signal: AbortSignal;
   readonly submittedAt: number;
@@ -23,7 +26,7 @@ export interface GenerationCall {
 
 /** @throws ContextLengthExceededError, InvalidOptionError */
 export function makeJob(model: LlamaModel, call: GenerationCall): Job {
-  const { prompt, sampling, structure, tokenBias } = call;
+  const { prompt, sampling, structure, tokenBias, reader } = call;
   for (const stop of sampling.stop) {
     if (stop === "") throw new InvalidOptionError("stop", "strings that are not empty", stop);
     checkText("stop", stop);
@@ -41,16 +44,20 @@ export function makeJob(model: LlamaModel, call: GenerationCall): Job {
     stopTokens: structure === undefined ? prompt.stopTokens : new Set(),
     stopTexts: [
       ...sampling.stop.map((text) => ({ text, byUser: true })),
-      ...(structure === undefined ? prompt.stopTexts : []),
+      // a reader looks for these itself, in reasoning as well
+      ...(structure === undefined && reader === undefined ? prompt.stopTexts : []),
     ],
     sampling: {
       ...engineSampling(sampling, punishable),
       ...(tokenBias && { tokenBias }),
       ...(structure && { grammarEvaluationState: structure.state }),
+      ...(reader && { grammarEvaluationState: () => reader.grammars.state }),
     },
     topLogprobs: sampling.topLogprobs,
     structure: structure && (structure.isJson ? "json" : "grammar"),
     punishable,
+    reader,
+    truncatedTokens: prompt.truncatedTokens,
   };
 }
 

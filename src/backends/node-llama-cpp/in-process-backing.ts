@@ -6,12 +6,14 @@ import type {
   Backing,
   BackingExit,
   BackingRequest,
+  ChatSampling,
   Completion,
   MemoryNeed,
   Overflow,
   Sampling,
   StartSpec,
 } from "../backend.js";
+import type { ChatMessage } from "../../inference.js";
 import { PromptMaker, type Prompt } from "./chat-prompt.js";
 import type { ContextBytes } from "./contexts.js";
 import type { Embedder, Ranker } from "./direct-backing.js";
@@ -21,6 +23,7 @@ import { Intake } from "./intake.js";
 import { checkText } from "./sampling.js";
 import type { Job } from "./slot-run.js";
 import { structureOf } from "./structured-output.js";
+import { TurnReader } from "./turn-reader.js";
 import { checkTokenIds, tokenBiasOf } from "./vocabulary.js";
 
 /** What serves the calls; a part for each context of the plan. */
@@ -84,7 +87,10 @@ export class InProcessBacking {
   open(parts: BackingParts): Backing {
     const { capabilities } = this.#spec.profile;
     const { generation, embedder, ranker, layout } = parts;
-    const prompts = new PromptMaker(this.#file, this.#model);
+    const prompts = new PromptMaker(this.#file, this.#model, {
+      modelId: this.#spec.modelId,
+      contextSize: this.#spec.profile.contextSize,
+    });
     const generate = (sampling: Sampling, request: BackingRequest, makePrompt: () => Prompt | Promise<Prompt>) =>
       this.#generate(generation, sampling, request, makePrompt);
     return {
@@ -95,11 +101,11 @@ export class InProcessBacking {
       queued: () => (generation?.queued ?? 0) + (embedder?.queued ?? 0) + (ranker?.queued ?? 0),
       ...(capabilities.includes("generate") && {
         generate: (prompt: string, sampling: Sampling, request: BackingRequest) =>
-          generate(sampling, request, () => prompts.fromText(prompt)),
+          generate(sampling, request, () => prompts.fromText(prompt, sampling)),
       }),
       ...(capabilities.includes("chat") && {
-        chat: (messages: Parameters<NonNullable<Backing["chat"]>>[0], sampling: Sampling, request: BackingRequest) =>
-          generate(sampling, request, () => prompts.fromMessages(messages)),
+        chat: (messages: readonly ChatMessage[], sampling: ChatSampling, request: BackingRequest) =>
+          generate(sampling, request, () => prompts.fromMessages(messages, sampling)),
       }),
       ...(embedder && {
         embed: (texts: readonly string[], overflow: Overflow, request: BackingRequest) =>
@@ -131,7 +137,19 @@ export class InProcessBacking {
       const tokenBias = sampling.logitBias && (await tokenBiasOf(this.#model, sampling.logitBias));
       const prompt = await makePrompt();
       const { contextSize } = profile;
-      const call = { modelId, contextSize, prompt, sampling, structure, tokenBias, request, signal, submittedAt };
+      const reader = prompt.turn && (await TurnReader.make(this.#model, prompt.turn, request.id));
+      const call = {
+        modelId,
+        contextSize,
+        prompt,
+        sampling,
+        structure,
+        tokenBias,
+        reader,
+        request,
+        signal,
+        submittedAt,
+      };
       return generation.submit(makeJob(this.#model, call));
     });
   }

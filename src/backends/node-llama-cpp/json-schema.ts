@@ -32,17 +32,38 @@ const FORMATS: readonly unknown[] = ["date-time", "time", "date"];
 
 type Json = Readonly<Record<string, unknown>>;
 
+/** What is wrong with a schema, whichever option it came with. */
+class SchemaFault extends Error {
+  readonly expected: string;
+  readonly received: unknown;
+  constructor(expected: string, received: unknown) {
+    super(expected);
+    this.expected = expected;
+    this.received = received;
+  }
+}
+
+export interface CheckedSchema {
+  readonly schema: GbnfJsonBasicSchema;
+  readonly text: string;
+}
+
 /**
  * The schema as plain data, and its text. Two schemas with their keys in another order are two: the order of the
  * properties is the order in which they are written.
- * @throws InvalidOptionError of the option `jsonSchema`.
+ * @throws InvalidOptionError of the option that the schema came with.
  */
-export function checkJsonSchema(schema: unknown): { readonly schema: GbnfJsonBasicSchema; readonly text: string } {
-  const text = toText(schema);
-  const copy: unknown = JSON.parse(text);
-  checkSchema(copy, "the schema", 1, {});
-  if (!isChecked(copy)) throw new InvalidOptionError("jsonSchema", "a JSON schema object", schema);
-  return { schema: copy, text };
+export function checkJsonSchema(schema: unknown, option = "jsonSchema"): CheckedSchema {
+  try {
+    const text = toText(schema);
+    const copy: unknown = JSON.parse(text);
+    checkSchema(copy, "the schema", 1, {});
+    if (!isChecked(copy)) return refuse("a JSON schema object", schema);
+    return { schema: copy, text };
+  } catch (error) {
+    if (error instanceof SchemaFault) throw new InvalidOptionError(option, error.expected, error.received);
+    throw error;
+  }
 }
 
 /** Its form has been checked by `checkSchema`; the library's type says no more. */
@@ -51,7 +72,7 @@ function isChecked(value: unknown): value is GbnfJsonBasicSchema {
 }
 
 function refuse(expected: string, received: unknown): never {
-  throw new InvalidOptionError("jsonSchema", expected, received);
+  throw new SchemaFault(expected, received);
 }
 
 function isObject(value: unknown): value is Json {
@@ -75,7 +96,7 @@ function toText(schema: unknown): string {
       return value;
     });
   } catch (error) {
-    if (error instanceof InvalidOptionError) throw error;
+    if (error instanceof SchemaFault) throw error;
     const [reason = ""] = (error instanceof Error ? error.message : String(error)).split("\n");
     return refuse(`a schema that can be written as JSON (${reason})`, "another");
   }

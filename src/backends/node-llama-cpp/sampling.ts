@@ -3,8 +3,8 @@ import { randomInt } from "node:crypto";
 import type { SequenceEvaluateOptions, Token } from "node-llama-cpp";
 import { ContextLengthExceededError, InvalidOptionError } from "../../errors.js";
 import type { Sampling } from "../backend.js";
+import { DEFAULT_MAX_TOKENS } from "./overflow.js";
 
-const DEFAULT_MAX_TOKENS = 512;
 /** How far the repeat penalty looks back. */
 export const PUNISHED_TOKENS = 64;
 /** Below it a logit divided by the temperature leaves the range of the engine's numbers; greedy is what it comes to. */
@@ -49,6 +49,7 @@ export function allowedTokens(modelId: string, sampling: Sampling, promptTokens:
   const { maxTokens } = sampling;
   if (maxTokens === undefined) return Math.min(DEFAULT_MAX_TOKENS, left);
   check("maxTokens", maxTokens, 1, Number.MAX_SAFE_INTEGER);
+  if (sampling.onOverflow === "stop") return Math.min(maxTokens, left);
   if (maxTokens > left) throw new ContextLengthExceededError(modelId, contextSize, promptTokens, maxTokens);
   return maxTokens;
 }

@@ -5,7 +5,7 @@ import type {
   SequenceEvaluateOptions,
   Token,
 } from "node-llama-cpp";
-import type { FinishReason } from "../../inference.js";
+import type { FinishReason, ToolCall } from "../../inference.js";
 import type { BackingRequest, Completion } from "../backend.js";
 import { isNoTokenError } from "./sampling-guard.js";
 import type { Progress, Work } from "./scheduler/step-plan.js";
@@ -13,6 +13,7 @@ import { InvalidOptionError } from "../../errors.js";
 import { closeJson } from "./close-json.js";
 import { Logprobs, type SampledToken } from "./logprobs.js";
 import { StopScanner, TokenText, type PieceCache, type StopText } from "./text.js";
+import type { TurnPart, TurnReader } from "./turn-reader.js";
 
 /** What is used of the engine's sequence; a test's double has no more. */
 export interface Sequence extends UsedOfSequence {
@@ -55,6 +56,10 @@ export interface Job {
   readonly punishable: Token[];
   /** The sampling has a grammar: special tokens are text as the grammar saw it, and JSON that is cut is closed. */
   readonly structure: "json" | "grammar" | undefined;
+  /** Of a chat: tells text from reasoning and tool calls. The stop texts are then looked for in text alone. */
+  readonly reader?: TurnReader | undefined;
+  /** Tokens of the prompt that were left out. */
+  readonly truncatedTokens?: number;
 }
 
 export class SlotRun {
@@ -75,6 +80,8 @@ export class SlotRun {
   #lastStep = 0;
   #completionTokens = 0;
   #completionText = "";
+  #reasoning = "";
+  readonly #toolCalls: ToolCall[] = [];
   #firstTokenAt: number | undefined;
   #completion: Completion | undefined;
   #failure: { readonly error: unknown } | undefined;
@@ -142,9 +149,10 @@ export class SlotRun {
 
   /** No token is left where the grammar goes on: its author is to be told, not the engine blamed. */
   #asCallersError(error: unknown): unknown {
-    const { structure } = this.job;
-    if (structure === undefined || !isNoTokenError(error)) return error;
+    const { structure, reader } = this.job;
+    if ((structure ?? reader) === undefined || !isNoTokenError(error)) return error;
     const expected = `what this model's vocabulary can spell; no token fits after ${JSON.stringify(this.#completionText)}`;
+    if (structure === undefined) return new InvalidOptionError("tools", expected, "others");
     return new InvalidOptionError(structure === "json" ? "jsonSchema" : "grammar", expected, "another text");
   }
 
@@ -182,20 +190,45 @@ export class SlotRun {
     this.#lastToken = token;
     this.#completionTokens++;
     this.job.punishable.push(token);
-    const { text, stop } = this.#stops.push(this.#text.push(token));
+    const { reader } = this.job;
+    if (reader === undefined) this.#say(this.#text.push(token));
+    else this.#take(reader.read(token, this.#text));
+    if (this.#completion === undefined && this.#completionTokens >= this.job.maxTokens) this.#finish("length");
+  }
+
+  /** Text, of which the end may belong to a stop sequence. */
+  #say(piece: string): void {
+    const { text, stop } = this.#stops.push(piece);
     this.#give(text);
     if (stop !== undefined) this.#complete(stop.byUser ? "stop-sequence" : "stop");
-    else if (this.#completionTokens >= this.job.maxTokens) this.#finish("length");
+  }
+
+  #take(parts: readonly TurnPart[]): void {
+    for (const part of parts) {
+      if (this.#completion !== undefined) return;
+      if (part.type === "text") {
+        this.#say(part.text);
+        continue;
+      }
+      this.#give(this.#stops.end());
+      if (part.type === "end") this.#complete("stop");
+      else {
+        if (part.type === "reasoning") this.#reasoning += part.text;
+        else this.#toolCalls.push(part.toolCall);
+        this.job.request.onPart?.(part);
+      }
+    }
   }
 
   /** No more tokens come: what was held back is text after all, unless its end completes a stop sequence. */
-  #finish(reason: FinishReason): void {
-    const { text, stop } = this.#stops.push(this.#text.end());
-    this.#give(text);
-    if (stop === undefined) this.#give(this.#stops.end());
-    if (stop === undefined && reason === "length" && this.job.structure === "json")
-      this.#give(closeJson(this.#completionText));
-    this.#complete(stop?.byUser === true ? "stop-sequence" : stop === undefined ? reason : "stop");
+  #finish(reason: "stop" | "length"): void {
+    const { reader, structure } = this.job;
+    if (reader === undefined) this.#say(this.#text.end());
+    else this.#take(reader.end(this.#text, reason === "length"));
+    if (this.#completion !== undefined) return;
+    this.#give(this.#stops.end());
+    if (reason === "length" && structure === "json") this.#give(closeJson(this.#completionText));
+    this.#complete(reason);
   }
 
   #give(text: string): void {
@@ -207,14 +240,17 @@ export class SlotRun {
   #complete(finishReason: FinishReason): void {
     const now = performance.now();
     const firstTokenAt = this.#firstTokenAt ?? now;
-    const { submittedAt, tokens } = this.job;
+    const { submittedAt, tokens, truncatedTokens = 0 } = this.job;
     this.#completion = {
       text: this.#completionText,
-      finishReason,
+      finishReason: finishReason === "stop" && this.#toolCalls.length > 0 ? "tool-calls" : finishReason,
+      ...(this.#toolCalls.length > 0 && { toolCalls: this.#toolCalls }),
+      ...(this.#reasoning !== "" && { reasoning: this.#reasoning }),
       usage: {
         promptTokens: tokens.length,
         completionTokens: this.#completionTokens,
         cachedTokens: this.#cachedTokens,
+        ...(truncatedTokens > 0 && { truncatedTokens }),
       },
       timings: {
         queueMs: this.#startedAt - submittedAt,

@@ -4,13 +4,15 @@ import { InvalidOptionError } from "../../errors.js";
 import type { Sampling } from "../backend.js";
 import { withEngineLog } from "./engine.js";
 import { checkGrammar, grammarFault } from "./gbnf.js";
-import { checkJsonSchema } from "./json-schema.js";
+import { checkJsonSchema, type CheckedSchema } from "./json-schema.js";
 
-/** Grammars kept; the one that was not asked for the longest goes first. */
-export const MAX_GRAMMARS = 64;
+/** Grammars kept, enough for all tools of two requests; the one that was not asked for the longest goes first. */
+export const MAX_GRAMMARS = 256;
 /** What a schema may become as GBNF. */
 const MAX_GENERATED_BYTES = 1024 * 1024;
 
+/** How a grammar begins. */
+const ROOT = "root ::= ";
 /** The library lets four line breaks follow the JSON, at which it stops by itself; here the end token must follow. */
 const END_MARK = ' "\\n\\n\\n\\n" [\\n]*';
 /** The library's numbers, integers too, may have an exponent: 1e-5 is none, and 1e9999 is read as Infinity. */
@@ -44,23 +46,43 @@ function ofText(llama: Llama, text: string): Promise<LlamaGrammar> {
 }
 
 function ofSchema(llama: Llama, jsonSchema: unknown): Promise<LlamaGrammar> {
-  const { schema, text } = checkJsonSchema(jsonSchema);
-  return kept(llama, `schema ${text}`, () =>
-    compile("jsonSchema", text, "a JSON schema", async () => {
+  return grammarOfSchema(llama, checkJsonSchema(jsonSchema), "jsonSchema", (root) => root);
+}
+
+/**
+ * The grammar of a checked schema. `frame` makes its first rule from what the library wrote as one.
+ * @throws InvalidOptionError of the option that the schema came with.
+ */
+export function grammarOfSchema(
+  llama: Llama,
+  { schema, text }: CheckedSchema,
+  option: string,
+  frame: (root: string) => string,
+): Promise<LlamaGrammar> {
+  // the frame is a part of the key; `x` stands for what depends on the schema
+  return kept(llama, `schema ${frame("x")} ${text}`, () =>
+    compile(option, text, "a JSON schema", async () => {
       const made = await llama.createGrammarForJsonSchema(schema);
       const [root = "", ...rules] = made.grammar.split("\n");
-      if (!root.endsWith(END_MARK)) throw new TypeError("The library writes its grammars in another way than expected");
-      const grammar = [root.slice(0, -END_MARK.length), ...rules].join("\n").replaceAll(EXPONENT, "");
+      if (!root.startsWith(ROOT) || !root.endsWith(END_MARK))
+        throw new TypeError("The library writes its grammars in another way than expected");
+      const content = frame(root.slice(ROOT.length, -END_MARK.length));
+      const grammar = [ROOT + content, ...rules].join("\n").replaceAll(EXPONENT, "");
       const fault = grammarFault(grammar, MAX_GENERATED_BYTES);
-      if (fault !== undefined) throw new InvalidOptionError("jsonSchema", `a schema that makes ${fault}`, text);
+      if (fault !== undefined) throw new InvalidOptionError(option, `a schema that makes ${fault}`, text);
       return llama.createGrammar({ grammar });
     }),
   );
 }
 
+/** A grammar of our own. */
+export function fixedGrammar(llama: Llama, root: string): Promise<LlamaGrammar> {
+  return kept(llama, `fixed ${root}`, () => llama.createGrammar({ grammar: ROOT + root }));
+}
+
 /** The engine says why in its log, and what it says becomes part of the error. */
 async function compile(
-  option: "grammar" | "jsonSchema",
+  option: string,
   text: string,
   expected: string,
   make: () => Promise<LlamaGrammar>,

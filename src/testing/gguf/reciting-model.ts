@@ -16,6 +16,8 @@ export interface RecitingModelOptions extends FileOptions {
   readonly text: string;
   /** Tokens that the model claims to be trained for. @defaultValue 4096 */
   readonly contextLength?: number;
+  /** Chat template (Jinja) of the file. @defaultValue that of ChatML */
+  readonly chatTemplate?: string;
 }
 
 const EMBEDDING_LENGTH = 128;
@@ -29,8 +31,8 @@ const EMBEDDING_LENGTH = 128;
  * @throws TypeError naming the option that is wrong.
  */
 export async function makeRecitingModel(file: string, options: RecitingModelOptions): Promise<WrittenFiles> {
-  refuseUnknownOptions(options, ["text", "contextLength"]);
-  const { text, contextLength = 4096 } = options;
+  refuseUnknownOptions(options, ["text", "contextLength", "chatTemplate"]);
+  const { text, contextLength = 4096, chatTemplate } = options;
   requireText("text", text);
   requireInteger("contextLength", contextLength);
 
@@ -55,6 +57,6 @@ export async function makeRecitingModel(file: string, options: RecitingModelOpti
   output.row(end).set(before);
 
   // without a space prefix nothing is taken away from the front of the text either
-  const tokenizer = spmTokenizer(vocabulary, false);
+  const tokenizer = spmTokenizer(vocabulary, false, chatTemplate);
   return writeGguf(file, handSetLlama({ name: "reciting", contextLength, tokenizer, embedding, output }), options);
 }

@@ -110,15 +110,18 @@ function controlTokens(vocabulary: Vocabulary): Metadata {
   };
 }
 
-/** Tokenizer metadata of an {@link spmVocabulary}, with the ChatML template. `spacePrefix`: read a text as if it began with a space. */
-export function spmTokenizer(vocabulary: Vocabulary, spacePrefix = true): Metadata {
+/**
+ * Tokenizer metadata of an {@link spmVocabulary}, with the ChatML template unless another one is given. `spacePrefix`: read
+ * a text as if it began with a space.
+ */
+export function spmTokenizer(vocabulary: Vocabulary, spacePrefix = true, chatTemplate = CHAT_TEMPLATE): Metadata {
   return {
     "tokenizer.ggml.model": text("llama"),
     "tokenizer.ggml.pre": text("default"),
     ...vocabulary.toMetadata(),
     ...controlTokens(vocabulary),
     "tokenizer.ggml.add_space_prefix": bool(spacePrefix),
-    "tokenizer.chat_template": text(CHAT_TEMPLATE),
+    "tokenizer.chat_template": text(chatTemplate),
   };
 }
 

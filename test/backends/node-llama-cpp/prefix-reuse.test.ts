@@ -231,12 +231,13 @@ describe("the recall model", () => {
       const job = makeJob(native, {
         modelId: "test",
         contextSize: 512,
-        prompt: { tokens, isContinued: true, stopTokens: new Set(), stopTexts: [] },
+        prompt: { tokens, isContinued: true, stopTokens: new Set(), stopTexts: [], truncatedTokens: 0 },
         sampling: { ...GREEDY, maxTokens },
         request: request(),
         signal: never,
         submittedAt: 0,
         structure: undefined,
+        reader: undefined,
       });
       const { text: said, usage } = await server.submit(job);
       return { said: said.trim(), cachedTokens: usage.cachedTokens };
