@@ -39,10 +39,13 @@ export async function fugood(): Promise<Figure[]> {
     const prompts = shortPrompts(STREAMS);
     await using managed = await Managed.load(source, { maxThreads: 1, parallel: STREAMS });
     await using other = await Other.start(source);
-    const { ours, theirs } = await alternate({ rounds: isQuick ? 1 : ROUNDS[file], warmUp: 1 }, {
-      ours: () => managed.generate(prompts, tokens),
-      theirs: () => other.generate({ prompts, tokens }),
-    });
+    const { ours, theirs } = await alternate(
+      { rounds: isQuick ? 1 : ROUNDS[file], warmUp: 1 },
+      {
+        ours: () => managed.generate(prompts, tokens),
+        theirs: () => other.generate({ prompts, tokens }),
+      },
+    );
     figures.push(speed(`${told}, ${file}`, ours, theirs, LEAST));
     build = other.build;
   }

@@ -22,7 +22,12 @@ export async function llamaServer(): Promise<Figure[]> {
   if (binary === "") {
     const target = CASES.map(({ streams, least }) => `${streams}: ≥ ${least} ×`).join(", ");
     return [
-      { figure: "streams against `llama-server`", target, measured: "skipped: LLAMA_SERVER is not set", met: undefined },
+      {
+        figure: "streams against `llama-server`",
+        target,
+        measured: "skipped: LLAMA_SERVER is not set",
+        met: undefined,
+      },
     ];
   }
   const figures: Figure[] = [];

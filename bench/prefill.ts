@@ -24,7 +24,8 @@ async function textOf(models: ModelManager, tokens: number): Promise<string> {
 
 /** Options of a request that begins with an empty cache. */
 let scopes = 0;
-const fresh = (maxTokens: number) => ({ maxTokens, temperature: 0, scope: `fresh ${scopes++}` }) satisfies GenerateOptions;
+const fresh = (maxTokens: number) =>
+  ({ maxTokens, temperature: 0, scope: `fresh ${scopes++}` }) satisfies GenerateOptions;
 
 /** A request of three tokens that comes when a tenth of a long prompt has been evaluated. */
 async function shortBesideLong(): Promise<Figure[]> {

@@ -18,6 +18,7 @@ import { oneStream } from "./one-stream.js";
 import { planAccuracy } from "./plan-accuracy.js";
 import { prefill } from "./prefill.js";
 import { prefixReuse } from "./prefix-reuse.js";
+import { serverSoak } from "./server-soak.js";
 import { isQuick, table } from "./support/measure.js";
 import type { Figure } from "./support/measure.js";
 import { threads } from "./threads.js";
@@ -37,6 +38,7 @@ const benchmarks: Record<string, () => Promise<Figure[]>> = {
   fugood,
   prefill,
   "event-loop": eventLoop,
+  "server-soak": serverSoak,
 };
 
 /** Each in a process of its own, so that none runs in what another has left behind. */

@@ -78,7 +78,9 @@ export class BareLoops {
     const [stream] = await this.#prepare([prompt]);
     if (stream === undefined) throw new Error("There is no sequence");
     const completion = new LlamaCompletion({ contextSequence: stream.sequence });
-    const rate = await this.#rate(tokens, () => completion.generateCompletion(prompt, { ...GREEDY, maxTokens: tokens }));
+    const rate = await this.#rate(tokens, () =>
+      completion.generateCompletion(prompt, { ...GREEDY, maxTokens: tokens }),
+    );
     const evaluated = stream.sequence.nextTokenIndex - stream.prompt.length;
     completion.dispose({ disposeSequence: false });
     return checked(rate, evaluated, tokens);

@@ -11,7 +11,14 @@ export const TOKENS = isQuick ? 16 : 128;
 
 /** Rounds that are kept, by how long one takes; and one that warms up. */
 export function roundsOf(file: BenchModel): { readonly rounds: number; readonly warmUp: number } {
-  const rounds = { "tiny-f32": 25, "small-f16": 9, "small-q4_0": 13, "large-f16": 5, "embed-tiny": 25, "embed-small": 9 };
+  const rounds = {
+    "tiny-f32": 25,
+    "small-f16": 9,
+    "small-q4_0": 13,
+    "large-f16": 5,
+    "embed-tiny": 25,
+    "embed-small": 9,
+  };
   return { rounds: isQuick ? 2 : rounds[file], warmUp: 1 };
 }
 

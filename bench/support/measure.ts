@@ -74,7 +74,7 @@ export function speed(
   figure: string,
   ours: readonly number[],
   theirs: readonly number[],
-  least?: number | undefined,
+  least?: number,
 ): Figure {
   const share = ratio(ours, theirs);
   return {
