@@ -86,13 +86,19 @@ export class BareLoops {
     return checked(rate, evaluated, tokens);
   }
 
-  /** The first turn of the library's own chat, on the first sequence. */
-  async chat(prompt: string, tokens = TOKENS): Promise<number> {
+  /**
+   * The first turn of the library's own chat, on the first sequence. `systemPrompt`: of the session; `undefined` is the
+   * library's default, of some 170 tokens.
+   */
+  async chat(prompt: string, systemPrompt: string | undefined, tokens = TOKENS): Promise<number> {
     const [stream] = await this.#prepare([prompt]);
     if (stream === undefined) throw new Error("There is no sequence");
     const { sequence } = stream;
-    // without its default system prompt of some 170 tokens, which our side has not either
-    const session = new LlamaChatSession({ contextSequence: sequence, autoDisposeSequence: false, systemPrompt: "" });
+    const session = new LlamaChatSession({
+      contextSequence: sequence,
+      autoDisposeSequence: false,
+      ...(systemPrompt !== undefined && { systemPrompt }),
+    });
     const before = sequence.tokenMeter.usedOutputTokens;
     const rate = await this.#rate(tokens, () => session.prompt(prompt, { ...GREEDY, maxTokens: tokens }));
     const sampled = sequence.tokenMeter.usedOutputTokens - before;
