@@ -1,7 +1,13 @@
 /**
  * The manager in this process against llama.cpp's own server over HTTP, one thread each, and the bare stepped loop beside
  * them, which shows where the time goes: what is lost to that loop is ours, the rest is how the engine was built and what
- * a step of the library costs. Runs where `LLAMA_SERVER` names the server's binary.
+ * a step of the library costs. Runs where `LLAMA_SERVER` names the server's binary, to be built from the sources that
+ * node-llama-cpp brings along:
+ *
+ * git clone node_modules/node-llama-cpp/llama/gitRelease.bundle …/llama.cpp && cmake -S …/llama.cpp -B …/build \
+ *   -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF \
+ *   -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF
+ * cmake --build …/build --target llama-server
  */
 import { BareModel } from "./support/bare-loops.js";
 import { HttpServer } from "./support/http-server.js";
