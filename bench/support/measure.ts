@@ -70,12 +70,7 @@ export function ratio(ours: readonly number[], theirs: readonly number[]): numbe
 }
 
 /** A comparison of tokens/s; without `least` it is stated only. */
-export function speed(
-  figure: string,
-  ours: readonly number[],
-  theirs: readonly number[],
-  least?: number,
-): Figure {
+export function speed(figure: string, ours: readonly number[], theirs: readonly number[], least?: number): Figure {
   const share = ratio(ours, theirs);
   return {
     figure,

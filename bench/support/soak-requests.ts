@@ -53,6 +53,7 @@ const answerOf = (key: string) => `your word is ${key}`;
 const FILLER = "some text that stands before it ";
 /** Tokens of it: at least so many. */
 const FILLER_TOKENS = 6;
+const OPENING_SENTENCES = 12;
 /** About what the slowest requests take. */
 const LATENCY_MS = 300;
 
@@ -204,12 +205,13 @@ class Ask implements Record<Kind, () => Promise<Judged>> {
     return { verdict: "wrong", detail: `${JSON.stringify(this.#answer)} was due, ${JSON.stringify(text)} came` };
   }
 
-  /** Three in four are short; the others fill up to most of a slot. The key stands anywhere. */
+  /** Three in four are short; the others fill up to most of a slot. Half begin alike. The key stands anywhere after that. */
   #prompt(share = 1): string {
-    const most = this.#random() < 0.75 ? 8 : (0.8 * SOAK_CONTEXT) / FILLER_TOKENS / 2;
+    const most = this.#random() < 0.75 ? 8 : (0.8 * SOAK_CONTEXT) / FILLER_TOKENS / 2 - OPENING_SENTENCES;
     const sentences = Math.floor(this.#random() * most * share);
     const before = Math.floor(this.#random() * (sentences + 1));
-    return `${FILLER.repeat(before)}the key is ${this.#key} and here is more ${FILLER.repeat(sentences - before)}`;
+    const opening = this.#random() < 0.5 ? FILLER.repeat(OPENING_SENTENCES) : "";
+    return `${opening}${FILLER.repeat(before)}the key is ${this.#key} and here is more ${FILLER.repeat(sentences - before)}`;
   }
 
   /** One to three turns. */
