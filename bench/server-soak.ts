@@ -54,7 +54,9 @@ export async function serverSoak(): Promise<Figure[]> {
     const confused = await withConfusedSlots(() => runAll(models, { requests: CONTROL_REQUESTS, seed: SEED + 2 }));
     await quiet(models);
     // a model that is still held stays: its bytes are told below
-    await models.unload("m", { timeoutMs: FALLS_QUIET_WITHIN_MS }).catch((error: unknown) => console.log(String(error)));
+    await models
+      .unload("m", { timeoutMs: FALLS_QUIET_WITHIN_MS })
+      .catch((error: unknown) => console.log(String(error)));
     const { devices, unreleased } = models.memory();
     const reserved = devices.reduce((sum, { reservedBytes }) => sum + reservedBytes, 0) + unreleased.length;
     return [

@@ -205,13 +205,13 @@ class Ask implements Record<Kind, () => Promise<Judged>> {
     return { verdict: "wrong", detail: `${JSON.stringify(this.#answer)} was due, ${JSON.stringify(text)} came` };
   }
 
-  /** Three in four are short; the others fill up to most of a slot. Half begin alike. The key stands anywhere after that. */
+  /** Three in four are short; the others fill up to most of a slot. Half are alike but for the key; in the others it stands anywhere. */
   #prompt(share = 1): string {
-    const most = this.#random() < 0.75 ? 8 : (0.8 * SOAK_CONTEXT) / FILLER_TOKENS / 2 - OPENING_SENTENCES;
+    const most = this.#random() < 0.75 ? 8 : (0.8 * SOAK_CONTEXT) / FILLER_TOKENS / 2;
     const sentences = Math.floor(this.#random() * most * share);
-    const before = Math.floor(this.#random() * (sentences + 1));
-    const opening = this.#random() < 0.5 ? FILLER.repeat(OPENING_SENTENCES) : "";
-    return `${opening}${FILLER.repeat(before)}the key is ${this.#key} and here is more ${FILLER.repeat(sentences - before)}`;
+    const isAlike = this.#random() < 0.5;
+    const before = isAlike ? OPENING_SENTENCES : Math.floor(this.#random() * (sentences + 1));
+    return `${FILLER.repeat(before)}the key is ${this.#key} and here is more ${FILLER.repeat(Math.max(0, sentences - before))}`;
   }
 
   /** One to three turns. */
