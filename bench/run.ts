@@ -5,13 +5,21 @@ import os from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import packageJson from "../package.json" with { type: "json" };
+import { calibrated } from "./calibrated.js";
 import { cycles } from "./cycles.js";
 import { disposeUnderLoad } from "./dispose-under-load.js";
+import { eightStreams } from "./eight-streams.js";
+import { eventLoop } from "./event-loop.js";
+import { fugood } from "./fugood.js";
 import { hotPath } from "./hot-path.js";
+import { llamaServer } from "./llama-server.js";
 import { loadOverhead } from "./load-overhead.js";
+import { oneStream } from "./one-stream.js";
 import { planAccuracy } from "./plan-accuracy.js";
+import { prefill } from "./prefill.js";
 import { prefixReuse } from "./prefix-reuse.js";
-import { table } from "./support/measure.js";
+import { serverSoak } from "./server-soak.js";
+import { isQuick, table } from "./support/measure.js";
 import type { Figure } from "./support/measure.js";
 import { threads } from "./threads.js";
 
@@ -23,6 +31,14 @@ const benchmarks: Record<string, () => Promise<Figure[]>> = {
   "dispose-under-load": disposeUnderLoad,
   threads,
   "prefix-reuse": prefixReuse,
+  "one-stream": oneStream,
+  "eight-streams": eightStreams,
+  calibrated,
+  "llama-server": llamaServer,
+  fugood,
+  prefill,
+  "event-loop": eventLoop,
+  "server-soak": serverSoak,
 };
 
 /** Each in a process of its own, so that none runs in what another has left behind. */
@@ -65,7 +81,7 @@ const head = [
   "",
   "Medians; what is compared ran interleaved in one process, each benchmark in a process of its own. A shared machine: expect some per cent of noise.",
 ];
-if (asked.length === 0) {
+if (asked.length === 0 && !isQuick) {
   const file = path.join(path.dirname(fileURLToPath(import.meta.url)), "results", `${date}-${packageJson.version}.md`);
   await writeFile(file, `${head.join("\n")}\n\n${sections.join("\n\n")}\n`);
   process.stdout.write(`Written: ${path.relative(process.cwd(), file)}\n`);

@@ -16,22 +16,68 @@ export function median(values: readonly number[]): number {
     : ((sorted[middle - 1] ?? NaN) + (sorted[middle] ?? NaN)) / 2;
 }
 
-/** Runs every case once per round, in turn, so that what disturbs the machine disturbs all alike. Milliseconds per case. */
-export async function interleave<Name extends string>(
+/** Shortened by `BENCH_QUICK=1`: to see that a benchmark works. Its figures say nothing then. */
+export const isQuick = process.env["BENCH_QUICK"] === "1";
+
+/** The value at this share of the sorted ones. */
+export function percentile(values: readonly number[], share: number): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)] ?? NaN;
+}
+
+/**
+ * Runs every case once per round, in turn, so that what disturbs the machine disturbs all alike; what each case resolves
+ * to, in the order of the rounds. The first `warmUp` rounds are not kept.
+ */
+export async function alternate<Name extends string>(
+  { rounds, warmUp = 0 }: { readonly rounds: number; readonly warmUp?: number },
+  cases: Readonly<Record<Name, () => Promise<number>>>,
+): Promise<Record<Name, number[]>> {
+  const names = Object.keys(cases) as Name[];
+  const values = Object.fromEntries(names.map((name) => [name, [] as number[]])) as Record<Name, number[]>;
+  for (let round = 0; round < warmUp + rounds; round++) {
+    // every second round in reverse, so that no case always comes after the same one
+    for (const name of round % 2 === 0 ? names : names.toReversed()) {
+      const value = await cases[name]();
+      if (round >= warmUp) values[name].push(value);
+    }
+  }
+  return values;
+}
+
+/** {@link alternate} for cases whose whole run is what is measured. Milliseconds per case. */
+export function interleave<Name extends string>(
   rounds: number,
   cases: Readonly<Record<Name, () => unknown>>,
 ): Promise<Record<Name, number[]>> {
   const names = Object.keys(cases) as Name[];
-  const times = Object.fromEntries(names.map((name) => [name, [] as number[]])) as Record<Name, number[]>;
-  for (let round = 0; round < rounds; round++) {
-    // every second round in reverse, so that no case always comes after the same one
-    for (const name of round % 2 === 0 ? names : names.toReversed()) {
-      const began = performance.now();
-      await cases[name]();
-      times[name].push(performance.now() - began);
-    }
-  }
-  return times;
+  const timed = Object.fromEntries(
+    names.map((name) => [
+      name,
+      async () => {
+        const began = performance.now();
+        await cases[name]();
+        return performance.now() - began;
+      },
+    ]),
+  ) as Record<Name, () => Promise<number>>;
+  return alternate({ rounds }, timed);
+}
+
+/** How much of the other one's value ours reaches: the median of the rounds' ratios, so that what drifts drifts out. */
+export function ratio(ours: readonly number[], theirs: readonly number[]): number {
+  return median(ours.map((value, round) => value / (theirs[round] ?? NaN)));
+}
+
+/** A comparison of tokens/s; without `least` it is stated only. */
+export function speed(figure: string, ours: readonly number[], theirs: readonly number[], least?: number): Figure {
+  const share = ratio(ours, theirs);
+  return {
+    figure,
+    target: least === undefined ? "stated" : `≥ ${least} ×`,
+    measured: `${share.toFixed(2)} × (${median(ours).toFixed(0)} against ${median(theirs).toFixed(0)} tokens/s)`,
+    met: least === undefined ? undefined : share >= least,
+  };
 }
 
 export function table(figures: readonly Figure[]): string {

@@ -5,7 +5,8 @@ import { fileURLToPath } from "node:url";
 import { makeEmbeddingModel, makeRandomModel } from "../../src/testing/index.js";
 import type { WrittenFiles } from "../../src/testing/index.js";
 
-const FOLDER = path.join(path.dirname(fileURLToPath(import.meta.url)), "..", "..", ".cache", "bench");
+/** Where the benchmarks keep what is made once. */
+export const CACHE = path.join(path.dirname(fileURLToPath(import.meta.url)), "..", "..", ".cache", "bench");
 
 const makers = {
   "tiny-f32": (file: string) => makeRandomModel(file, { preset: "tiny" }),
@@ -19,8 +20,8 @@ const makers = {
 export type BenchModel = keyof typeof makers;
 
 export async function benchModel(name: BenchModel): Promise<string> {
-  const file = path.join(FOLDER, `${name}.gguf`);
-  await mkdir(FOLDER, { recursive: true });
+  const file = path.join(CACHE, `${name}.gguf`);
+  await mkdir(CACHE, { recursive: true });
   const exists = await access(file).then(
     () => true,
     () => false,
