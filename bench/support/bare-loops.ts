@@ -20,7 +20,7 @@ export class BareModel implements AsyncDisposable {
   }
 
   static async load(file: string): Promise<BareModel> {
-    const llama = await sharedEngine("auto");
+    const llama = await sharedEngine({ gpu: "auto", build: "never" });
     return new BareModel(await llama.loadModel({ modelPath: file, gpuLayers: 0 }));
   }
 
