@@ -132,7 +132,7 @@ export class SlotGroup {
       while (this.#slots.some(canMove)) {
         await this.#pause();
         const running = this.#slots.flatMap(({ run }) => run ?? []);
-        if (running.some(({ progress }) => !progress.isPaused)) await this.#step(running);
+        if (running.some(({ isPaused }) => !isPaused)) await this.#step(running);
       }
     } catch (cause) {
       this.#break(cause);
@@ -144,11 +144,9 @@ export class SlotGroup {
 
   /** Between two steps: what has ended or was aborted leaves its slot, and what has been given a slot starts. */
   async #pause(): Promise<void> {
-    for (;;) {
-      const taken = this.#slots.filter(({ ticket }) => ticket !== undefined);
-      const ending = taken.filter(hasEnded);
-      const entering = taken.filter((slot) => slot.run === undefined && !hasEnded(slot));
-      if (ending.length + entering.length === 0) return;
+    while (this.#slots.some((slot) => isNew(slot) || hasEnded(slot))) {
+      const ending = this.#slots.filter(hasEnded);
+      const entering = this.#slots.filter((slot) => isNew(slot) && !hasEnded(slot));
       await all([...ending.map((slot) => this.#leave(slot)), ...entering.map((slot) => this.#enter(slot))]);
       this.#release(ending);
     }
@@ -164,7 +162,7 @@ export class SlotGroup {
     const step = ++this.#steps;
     const startedAt = this.#owner.now();
     await Promise.all(running.map((run, index) => run.advance(plan[index] ?? { type: "wait" }, step)));
-    await this.#retryAlone(running, plan, step);
+    if (running.some(({ failure }) => failure !== undefined)) await this.#retryAlone(running, plan, step);
     const ms = this.#owner.now() - startedAt;
     this.#pace.record(progress, plan, isLight, ms);
     for (const run of running) run.deliver();
@@ -254,7 +252,11 @@ export class SlotGroup {
 /** Whether a turn would do anything for this slot. */
 function canMove(slot: Slot): boolean {
   const { ticket, run } = slot;
-  return ticket !== undefined && (run === undefined || hasEnded(slot) || !run.progress.isPaused);
+  return ticket !== undefined && (run === undefined || !run.isPaused || hasEnded(slot));
+}
+
+function isNew({ ticket, run }: Slot): boolean {
+  return ticket !== undefined && run === undefined;
 }
 
 function hasEnded({ ticket, run }: Slot): boolean {

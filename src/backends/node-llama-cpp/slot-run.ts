@@ -98,12 +98,17 @@ export class SlotRun {
     job.request.phase = "prefill";
   }
 
+  /** Its reader is behind: nothing more is to be produced now. */
+  get isPaused(): boolean {
+    return this.job.request.isPaused === true;
+  }
+
   get progress(): Progress {
     return {
       promptTokens: this.job.tokens.length,
       evaluatedTokens: this.#evaluatedTokens,
       decodes: this.#lastToken !== undefined,
-      isPaused: this.job.request.isPaused === true,
+      isPaused: this.isPaused,
       lastStep: this.#lastStep,
     };
   }

@@ -4,17 +4,20 @@
  * is answered, while a long prompt is evaluated, which is not held up by more than that share.
  */
 import { SliceSizes } from "./slice-sizes.js";
-import { LIGHT_TOKENS, prefillTokens, type Progress, type Work } from "./step-plan.js";
+import { LIGHT_TOKENS, prefillTokens, tokensLeft, type Progress, type Work } from "./step-plan.js";
 
 /** Light time for each heavy millisecond. */
 const LIGHT_SHARE = 0.15;
+
+const DECODE_ONLY = { isLight: false, sliceTokens: 0 };
 
 export class Pace {
   readonly #sizes: SliceSizes;
   readonly #hasLightSteps: boolean;
   /** Light time that is left. */
   #lightMs = 0;
-  #hasLong = false;
+  /** Tokens that the longest prompt had left before the last step. */
+  #longest = 0;
 
   constructor(batchSize: number) {
     this.#sizes = new SliceSizes(batchSize);
@@ -23,19 +26,20 @@ export class Pace {
 
   /** What kind of step comes next. */
   next(slots: readonly Progress[]): { readonly isLight: boolean; readonly sliceTokens: number } {
-    const left = slots.map((slot) => (slot.decodes ? 0 : slot.promptTokens - slot.evaluatedTokens));
-    this.#hasLong = left.some((tokens) => tokens > LIGHT_TOKENS);
+    this.#longest = slots.reduce((most, slot) => Math.max(most, tokensLeft(slot)), 0);
+    if (this.#longest <= LIGHT_TOKENS) this.#lightMs = 0;
+    if (this.#longest === 0) return DECODE_ONLY;
     const decodes = slots.some((slot) => slot.decodes && !slot.isPaused);
-    const hasLight = decodes || left.some((tokens) => tokens > 0 && tokens <= LIGHT_TOKENS);
-    if (!this.#hasLong) this.#lightMs = 0;
-    const isLight = this.#hasLightSteps && this.#hasLong && hasLight && this.#lightMs > 0;
+    const hasLight = decodes || slots.some((slot) => tokensLeft(slot) > 0 && tokensLeft(slot) <= LIGHT_TOKENS);
+    const isLight = this.#hasLightSteps && hasLight && this.#lightMs > 0;
     return { isLight, sliceTokens: isLight ? LIGHT_TOKENS : this.#sizes.choose(decodes) };
   }
 
   /** A step that was planned like this has taken so long. */
   record(slots: readonly Progress[], plan: readonly Work[], isLight: boolean, ms: number): void {
     if (isLight) this.#lightMs -= ms;
-    else if (this.#hasLong) this.#lightMs += LIGHT_SHARE * ms;
-    if (!isLight) this.#sizes.record(prefillTokens(slots, plan), ms);
+    if (isLight || this.#longest === 0) return;
+    if (this.#longest > LIGHT_TOKENS) this.#lightMs += LIGHT_SHARE * ms;
+    this.#sizes.record(prefillTokens(slots, plan), ms);
   }
 }

@@ -22,6 +22,10 @@ export type Work =
   | { readonly type: "decode" }
   | { readonly type: "wait" };
 
+const START: Work = { type: "start" };
+const DECODE: Work = { type: "decode" };
+const WAIT: Work = { type: "wait" };
+
 /** How much one step may do. */
 export interface StepLimits {
   /** Tokens of one native batch. */
@@ -42,30 +46,37 @@ export const LIGHT_TOKENS = 32;
  * and a short prompt never waits for a long one. A step fits into one native batch.
  */
 export function planStep(slots: readonly Progress[], limits: StepLimits): Work[] {
-  const plan: Work[] = slots.map(() => ({ type: "wait" }));
-  const decoding = slots
-    .map((slot, index) => ({ ...slot, index }))
-    .filter(({ decodes, isPaused }) => decodes && !isPaused)
-    .toSorted((a, b) => a.lastStep - b.lastStep)
-    .slice(0, limits.decodeWidth);
-  for (const { index } of decoding) plan[index] = { type: "decode" };
+  const plan = slots.map(({ decodes, isPaused }): Work => (decodes && !isPaused ? DECODE : WAIT));
+  const decoding = Math.min(limits.decodeWidth, plan.filter((work) => work === DECODE).length);
+  holdBack(slots, plan, decoding);
 
   const prefilling = slots
-    .map((slot, index) => ({ index, left: slot.decodes ? 0 : slot.promptTokens - slot.evaluatedTokens }))
-    .filter(({ left }) => left > 0 && (!limits.isLight || left <= LIGHT_TOKENS))
-    .toSorted((a, b) => a.left - b.left);
-  let budget = Math.min(
-    Math.max(limits.sliceTokens, prefilling.length),
-    Math.max(1, limits.batchSize - decoding.length),
-  );
+    .map((slot, index) => ({ index, left: tokensLeft(slot) }))
+    .filter(({ left }) => left > 0 && (!limits.isLight || left <= LIGHT_TOKENS));
+  if (prefilling.length === 0) return plan;
+  prefilling.sort((a, b) => a.left - b.left);
+  let budget = Math.min(Math.max(limits.sliceTokens, prefilling.length), Math.max(1, limits.batchSize - decoding));
   for (const [rank, { index, left }] of prefilling.entries()) {
     const share = limits.isLight ? budget : Math.ceil(budget / (prefilling.length - rank));
     const tokens = Math.min(left, share);
     if (tokens === 0 || (limits.isLight && tokens < left)) continue;
     budget -= tokens;
-    plan[index] = tokens === left ? { type: "start" } : { type: "prefill", tokens };
+    plan[index] = tokens === left ? START : { type: "prefill", tokens };
   }
   return plan;
+}
+
+/** Prompt tokens that are still to be evaluated. */
+export function tokensLeft({ decodes, promptTokens, evaluatedTokens }: Progress): number {
+  return decodes ? 0 : promptTokens - evaluatedTokens;
+}
+
+/** Of those that would decode, lets no more than `width` do so: those that have waited longest. */
+function holdBack(slots: readonly Progress[], plan: Work[], width: number): void {
+  const indices = plan.flatMap((work, index) => (work === DECODE ? [index] : []));
+  if (indices.length <= width) return;
+  indices.sort((a, b) => (slots[a]?.lastStep ?? 0) - (slots[b]?.lastStep ?? 0));
+  for (const index of indices.slice(width)) plan[index] = WAIT;
 }
 
 /** Prompt tokens that a plan evaluates. */
