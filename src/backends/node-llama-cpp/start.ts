@@ -21,7 +21,7 @@ import { SlotServer } from "./server-backing.js";
 
 /** @throws InvalidModelFileError, SourceUnavailableError, InvalidOptionError, the signal's reason, or the engine's error. */
 export function startBacking(spec: StartSpec, model: GgufModel, context: StartContext, llama: Llama): Promise<Backing> {
-  return withEngineLog(`Loading "${model.files[0].path}"`, context.signal, () => acquire(spec, model, context, llama));
+  return withEngineLog(`Starting "${spec.modelId}"`, context.signal, () => acquire(spec, model, context, llama));
 }
 
 async function acquire(spec: StartSpec, model: GgufModel, context: StartContext, llama: Llama): Promise<Backing> {
