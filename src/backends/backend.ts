@@ -36,6 +36,8 @@ export interface EngineOptions {
   /** Tokens evaluated in one native call at most. Default 512. */
   readonly batchSize?: number | undefined;
   readonly flashAttention?: boolean | undefined;
+  /** Look through all weights while they are loaded; numbers that are none are `invalid_model_file`. Default false. */
+  readonly checkTensors?: boolean | undefined;
   /**
    * CPU threads of this model in all, at most the supervisor's `maxThreads`. Default: `maxThreads`. How they are spread over
    * its contexts is measured at the first load, see {@link SlotLayout}.
@@ -232,7 +234,7 @@ export interface Backing {
   chat?(messages: readonly ChatMessage[], sampling: ChatSampling, request: BackingRequest): Promise<Completion>;
   /** Vectors as the model gives them, in the order of the texts. An empty text is `invalid_option`. */
   embed?(texts: readonly string[], overflow: Overflow, request: BackingRequest): Promise<Embeddings>;
-  /** Scores between 0 and 1, in the order of the documents. */
+  /** Scores between 0 and 1, in the order of the documents. An empty query or document is `invalid_option`. */
   rank?(query: string, documents: readonly string[], overflow: Overflow, request: BackingRequest): Promise<Ranking>;
   tokenize?(text: string): Promise<number[]>;
   /** Rejects with `invalid_option` for an id outside the vocabulary. */

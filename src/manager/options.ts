@@ -68,6 +68,7 @@ const modelShape = {
   kvCacheType: choice("f16", "q8_0", "q4_0").optional(),
   batchSize: whole(1, 2 ** 16).optional(),
   flashAttention: flag.optional(),
+  checkTensors: flag.optional(),
   threads: whole(1, 1024).optional(),
   decodeWidth: whole(1, 256).optional(),
   maxQueue: whole(0, 1e6).optional(),

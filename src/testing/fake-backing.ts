@@ -202,6 +202,9 @@ export class FakeBacking implements Backing {
   }
 
   #rank(query: string, documents: readonly string[], overflow: Overflow, request: BackingRequest): Promise<Ranking> {
+    const empty = [query, ...documents].indexOf("");
+    if (empty !== -1)
+      return Promise.reject(new InvalidOptionError(empty === 0 ? "query" : "documents", "a non-empty text", ""));
     return this.#inSlot(request, async (signal) => {
       const inputs = documents.map((document) => this.#fit(document, overflow));
       await this.#script.step("rank", signal);

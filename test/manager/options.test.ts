@@ -48,6 +48,7 @@ describe("load options", () => {
     ["kvCacheType", ["f16", "q8_0", "q4_0"], ["f32"]],
     ["batchSize", [1, 512], [0, -1, 2 ** 16 + 1]],
     ["flashAttention", [true], ["auto"]],
+    ["checkTensors", [true, false], ["yes", 1]],
     ["threads", [1, 8], [0, 2000]],
     ["maxQueue", [0, 64], [-1, Infinity]],
     ["signal", [new AbortController().signal], [{}, true]],

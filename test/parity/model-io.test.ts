@@ -36,6 +36,7 @@ const ENGINE_OPTIONS = {
   kvCacheType: "q8_0",
   batchSize: 128,
   flashAttention: true,
+  checkTensors: true,
   threads: 3,
   decodeWidth: 2,
   maxQueue: 9,

@@ -91,6 +91,7 @@ export class Ranker {
     const prepare = (context: LlamaRankingContext) =>
       documents.map((document) => {
         checkText("documents", document);
+        if (document === "") throw new InvalidOptionError("documents", "texts that are not empty", document);
         // what a ranking context makes of a text itself
         const tokens = context.model.tokenize(document, false, "trimLeadingSpace");
         return fit(this.#limits, tokens, overflow, (some) => context.calculateInputLength(query, some));

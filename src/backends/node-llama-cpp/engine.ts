@@ -85,6 +85,16 @@ export function useThreads(llama: Llama, maxThreads: number): () => void {
   };
 }
 
+/** An engine call has failed; what the log said of it meanwhile. */
+export class EngineLogError extends Error {
+  readonly lines: readonly string[];
+  constructor(what: string, lines: readonly string[], cause: unknown) {
+    const message = cause instanceof Error ? cause.message : String(cause);
+    super(`${what}: ${message} (${lines.join("; ")})`, { cause });
+    this.lines = lines;
+  }
+}
+
 /** Runs an engine call whose reason of failure is said in the log only, and puts those lines into the error. */
 export async function withEngineLog<Result>(
   what: string,
@@ -96,11 +106,10 @@ export async function withEngineLog<Result>(
     return await call();
   } catch (cause) {
     if (signal.aborted) throw signal.reason;
-    if (isModelSupervisorError(cause)) throw cause;
+    if (isModelSupervisorError(cause) || cause instanceof EngineLogError) throw cause;
     await new Promise((resolve) => setTimeout(resolve, LINES_ARRIVE_WITHIN_MS));
     const said = new Set(lines.filter(({ number, text }) => number >= before && text !== "").map(({ text }) => text));
-    const message = cause instanceof Error ? cause.message : String(cause);
     if (said.size === 0) throw cause;
-    throw new Error(`${what}: ${message} (${[...said].join("; ")})`, { cause });
+    throw new EngineLogError(what, [...said], cause);
   }
 }

@@ -83,7 +83,8 @@ export async function resolveGgufModel(
     throw new InvalidModelFileError(first.path, `its header cannot be read (${messageOf(cause)})`, cause);
   });
   const model = new GgufModel(source, [first, ...rest], info);
-  const problem = metadataProblem(info, headers[0]?.arrayLengths ?? new Map());
+  const problem = await metadataProblem(info, headers[0]?.arrayLengths ?? new Map());
+  signal.throwIfAborted();
   if (problem !== undefined) throw new InvalidModelFileError(first.path, problem);
   checkContextSize(model, options.contextSize);
   return model;

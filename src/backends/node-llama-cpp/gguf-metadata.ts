@@ -1,7 +1,9 @@
 /**
  * What the engine takes for granted about a file's metadata, and ends the process over if it is not so. Found by flipping
- * bytes of sound files; each check stands for an assertion or an unchecked access in native code. Pure.
+ * bytes of sound files; each check stands for an assertion or an unchecked access in native code. Pure, but it gives way to
+ * other work: a vocabulary of 250,000 texts takes some tenths of a second.
  */
+import { setImmediate as nextTurn } from "node:timers/promises";
 import type { GgufFileInfo } from "node-llama-cpp";
 
 /** Lengths of the arrays in the metadata, by key. */
@@ -10,14 +12,20 @@ export type ArrayLengths = ReadonlyMap<string, number>;
 /** Tables of the tokenizer that must be as long as the vocabulary. */
 const PARALLEL_TABLES = ["tokenizer.ggml.scores", "tokenizer.ggml.token_type"];
 
+/** None, mean, first token, last token, rank. */
+const KNOWN_POOLINGS: ReadonlySet<unknown> = new Set([0, 1, 2, 3, 4]);
+
+/** llama.cpp's limit. */
+const MAX_LAYERS = 512;
+
 /** Models without attention have other keys in its place. */
 const WITHOUT_ATTENTION = /^(rwkv|mamba|arwkv|jamba|falcon-h1|granitehybrid|plamo2|lfm2|nemotron_h|bamba)/;
 
 /** Says what is wrong; `undefined` if the engine may see the file. */
-export function metadataProblem(info: GgufFileInfo, lengths: ArrayLengths): string | undefined {
+export async function metadataProblem(info: GgufFileInfo, lengths: ArrayLengths): Promise<string | undefined> {
   const architecture = info.metadata.general?.architecture;
   if (architecture === undefined) return "it does not say its architecture (general.architecture)";
-  return hyperparameterProblem(info, architecture) ?? vocabularyProblem(info, lengths);
+  return hyperparameterProblem(info, architecture) ?? (await vocabularyProblem(info, lengths));
 }
 
 function hyperparameterProblem(info: GgufFileInfo, architecture: string): string | undefined {
@@ -31,6 +39,8 @@ function hyperparameterProblem(info: GgufFileInfo, architecture: string): string
   const missing = needed.find(([, value]) => !isPositive(value));
   if (missing) return `${architecture}.${missing[0]} is missing or not above 0`;
 
+  if (Number(facts.block_count) > MAX_LAYERS)
+    return `${architecture}.block_count is ${facts.block_count}, more layers than the engine knows (${MAX_LAYERS})`;
   const { head_count: heads, head_count_kv: kvHeads } = facts.attention ?? {};
   const optional: [string, unknown][] = [
     ["attention.head_count_kv", kvHeads],
@@ -41,7 +51,26 @@ function hyperparameterProblem(info: GgufFileInfo, architecture: string): string
   const hasDenseLayer =
     info.fullTensorInfo?.some(({ name }) => /^blk\.\d+\.ffn_(up|down)\.weight$/.test(name)) ?? false;
   if (hasDenseLayer && !isPositive(facts.feed_forward_length)) return `${architecture}.feed_forward_length is missing`;
-  return headProblem(architecture, facts.embedding_length, heads, kvHeads) ?? shapeProblem(info, architecture);
+  const pooling = facts.pooling_type;
+  if (pooling !== undefined && !KNOWN_POOLINGS.has(pooling))
+    return `${architecture}.pooling_type is ${pooling}, which the engine does not know`;
+  return (
+    epsilonProblem(info, architecture) ??
+    headProblem(architecture, facts.embedding_length, heads, kvHeads) ??
+    shapeProblem(info, architecture)
+  );
+}
+
+/** What keeps the norms from dividing by 0 must not be below it, which would be noticed in the middle of a request only. */
+function epsilonProblem(
+  { architectureMetadata: { attention } }: GgufFileInfo,
+  architecture: string,
+): string | undefined {
+  for (const name of ["layer_norm_epsilon", "layer_norm_rms_epsilon"] as const) {
+    const value = attention?.[name];
+    if (value !== undefined && !(value >= 0)) return `${architecture}.attention.${name} is ${value}`;
+  }
+  return undefined;
 }
 
 /** The lengths of the heads, against the tensors of the first layer that have them in their shape. */
@@ -49,8 +78,9 @@ function shapeProblem(info: GgufFileInfo, architecture: string): string | undefi
   const { embedding_length: width, attention, rope } = info.architectureMetadata;
   const { head_count: heads, head_count_kv: kvHeads = heads } = attention ?? {};
   if (typeof width !== "number" || typeof heads !== "number" || typeof kvHeads !== "number") return undefined;
-  const keyLength = attention?.key_length ?? width / heads;
-  const valueLength = attention?.value_length ?? width / heads;
+  const headLength = Math.floor(width / heads); // as the engine divides
+  const keyLength = attention?.key_length ?? headLength;
+  const valueLength = attention?.value_length ?? headLength;
   const expected: [string, number][] = [
     ["blk.0.attn_q.weight", heads * keyLength],
     ["blk.0.attn_k.weight", kvHeads * keyLength],
@@ -84,7 +114,10 @@ function isPositive(value: unknown): boolean {
   return typeof value === "number" && Number.isFinite(value) && value > 0;
 }
 
-function vocabularyProblem(info: GgufFileInfo, lengths: ArrayLengths): string | undefined {
+/** Texts of a vocabulary that are looked at in one turn of the event loop: some milliseconds. */
+export const TOKENS_PER_TURN = 8192;
+
+async function vocabularyProblem(info: GgufFileInfo, lengths: ArrayLengths): Promise<string | undefined> {
   const { tokenizer } = info.metadata;
   const tokens: readonly string[] | undefined = tokenizer?.ggml?.tokens;
   if (tokens === undefined || tokens.length === 0) return "it has no vocabulary (tokenizer.ggml.tokens)";
@@ -94,9 +127,13 @@ function vocabularyProblem(info: GgufFileInfo, lengths: ArrayLengths): string | 
       return `${key} has ${length} entries for a vocabulary of ${tokens.length}`;
     }
   }
-  // native strings end at a NUL, so that two of them may become one
-  if (tokens.some((token) => token.includes("\0"))) return "its vocabulary has a text with a NUL character";
-  const known = new Set(tokens);
+  const known = new Set<string>();
+  for (const [index, token] of tokens.entries()) {
+    // native strings end at a NUL, so that two of them may become one
+    if (token.includes("\0")) return "its vocabulary has a text with a NUL character";
+    known.add(token);
+    if (index % TOKENS_PER_TURN === TOKENS_PER_TURN - 1) await nextTurn();
+  }
   if (known.size !== tokens.length) return "its vocabulary has the same text more than once";
   return tokenizer?.ggml?.model === "llama" ? byteProblem(known) : undefined;
 }

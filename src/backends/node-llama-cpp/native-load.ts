@@ -1,9 +1,20 @@
 /** Loads the weights: one model at a time, abortable at any moment. */
 import type { Llama, LlamaModel } from "node-llama-cpp";
 import type { StartContext, StartSpec } from "../backend.js";
+import { InvalidModelFileError } from "../../errors.js";
+import { EngineLogError, withEngineLog } from "./engine.js";
 import { checkUnchanged, type GgufModel } from "./gguf-file.js";
 import { KV_TYPES } from "./memory-estimate.js";
 import { Turns } from "./turns.js";
+
+/** Lines of llama.cpp that lay a failed load to the file. What else fails, memory above all, may go well the next time. */
+const FILE_IS_WRONG =
+  /missing tensor|has invalid data|not within the file bounds|wrong (shape|type|array length|number of tensors)|key not found|unknown (model architecture|pre-tokenizer type)|is duplicated|cannot find tokenizer|corrupted|invalid ggml type/;
+
+/** What the engine has found wrong with the file, in its words. */
+export function fileProblem(lines: readonly string[]): string | undefined {
+  return lines.find((line) => FILE_IS_WRONG.test(line));
+}
 
 /** The library loads one model at a time; waiting for that is done here, where an abort ends it at once. */
 const loads = new Turns();
@@ -16,10 +27,20 @@ export async function loadWeights(
   context: StartContext,
 ): Promise<LlamaModel> {
   const end = await loads.take(context.signal, () => new RangeError("Turns without a limit are never full"));
+  const { path } = model.files[0];
   try {
     await checkUnchanged(model);
     context.signal.throwIfAborted();
-    return await load(llama, model, spec, context);
+    const native = await withEngineLog(`Loading "${path}"`, context.signal, () => load(llama, model, spec, context));
+    // it may have been replaced between that look and the engine's
+    await checkUnchanged(model).catch(async (error: unknown) => {
+      await native.dispose();
+      throw error;
+    });
+    return native;
+  } catch (error) {
+    const problem = error instanceof EngineLogError ? fileProblem(error.lines) : undefined;
+    throw problem === undefined ? error : new InvalidModelFileError(path, `the engine says: ${problem}`, error);
   } finally {
     end();
   }
@@ -31,7 +52,7 @@ async function load(
   spec: StartSpec,
   { signal, onProgress }: StartContext,
 ): Promise<LlamaModel> {
-  const { flashAttention, kvCacheType } = spec.profile;
+  const { flashAttention, kvCacheType, checkTensors = false } = spec.profile;
   // Where it reports progress, the library is told of an abort only once it reads the weights, which is when the first
   // report comes. Told between its preparations and that, it leaves a native callback behind that keeps the process from
   // ever exiting (measured).
@@ -45,6 +66,7 @@ async function load(
     const native = await llama.loadModel({
       modelPath: model.files[0].path,
       gpuLayers: spec.gpuLayers,
+      checkTensors,
       loadSignal: relay.signal,
       ...(onProgress && {
         onLoadProgress: (fraction: number) => {

@@ -27,11 +27,9 @@ export function startBacking(
   spec: StartSpec,
   model: GgufModel,
   context: StartContext,
-  { llama, memory }: EngineParts,
+  parts: EngineParts,
 ): Promise<Backing> {
-  return withEngineLog(`Loading "${model.files[0].path}"`, context.signal, () =>
-    acquire(spec, model, context, { llama, memory }),
-  );
+  return withEngineLog(`Starting "${spec.modelId}"`, context.signal, () => acquire(spec, model, context, parts));
 }
 
 /** What a backend has for all its models. */

@@ -205,6 +205,7 @@ describe("rank", () => {
       code: "context_length_exceeded",
     });
     await expect(rank("", ["stone"], request())).rejects.toMatchObject({ code: "invalid_option", option: "query" });
+    await expect(rank("river", ["stone", ""], request())).rejects.toMatchObject({ option: "documents" });
     await expect(rank("river", [], request())).resolves.toEqual({ scores: [], truncated: [], promptTokens: 0 });
   });
 });
