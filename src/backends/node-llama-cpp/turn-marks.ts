@@ -46,6 +46,15 @@ export type Found = { readonly start: number; readonly end: number | undefined }
   { readonly kind: "thought" | "end" | "section-end" } | { readonly kind: "call"; readonly call: CallKind }
 );
 
+/**
+ * What stands behind the name, parted after its first character: with that the name is known to be whole, and from there
+ * on the model can be held to the format.
+ */
+export function behindName({ paramsPrefix }: CallSyntax): { readonly delimiter: string; readonly rest: string } {
+  const delimiter = /^\s*\S/u.exec(paramsPrefix)?.[0] ?? "";
+  return { delimiter, rest: paramsPrefix.slice(delimiter.length) };
+}
+
 const NAME_CHARACTER = /[A-Za-z0-9_-]/;
 
 /** Of marks that begin at one place the whole one, else the longest. */
@@ -80,7 +89,9 @@ function* candidates(
     const { section, prefix, between, sectionEnd } = syntax;
     if (hasCalled) yield* plainMark(text, "section-end", sectionEnd);
     const openings = hasCalled ? [between + prefix, prefix, section + prefix] : [section + prefix, prefix];
-    for (const opening of new Set(openings)) yield* callMark(text, opening, syntax, index, tools);
+    // a mark of nothing but white space is everywhere
+    for (const opening of new Set(openings))
+      if (opening.trim() !== "") yield* callMark(text, opening, syntax, index, tools);
   }
 }
 
@@ -89,21 +100,22 @@ function* plainMark(text: string, kind: "thought" | "end" | "section-end", mark:
   if (found !== undefined) yield { ...found, kind };
 }
 
-/** A call begins with its whole opening, the name of a tool included. */
+/** A call begins with the name of a tool, and what ends the name. */
 function* callMark(
   text: string,
   opening: string,
-  { paramsPrefix }: CallSyntax,
+  callSyntax: CallSyntax,
   syntax: number,
   tools: readonly TurnTool[],
 ): Iterable<Found> {
+  const { delimiter } = behindName(callSyntax);
   let tool = 0;
   const found = findFirst(text, first(opening), (start) => {
     const prefix = matchAt(text, start, opening);
     if (typeof prefix !== "number") return prefix;
     let best: number | "partial" | undefined;
     for (const [index, { name }] of tools.entries()) {
-      const end = openingEnd(text, start, opening + name, paramsPrefix);
+      const end = openingEnd(text, start, opening + name, delimiter);
       if (end === undefined) continue;
       best = end;
       tool = index;
@@ -114,9 +126,9 @@ function* callMark(
   if (found !== undefined) yield { ...found, kind: "call", call: { tool, syntax } };
 }
 
-function openingEnd(text: string, start: number, named: string, paramsPrefix: string): number | "partial" | undefined {
-  const end = matchAt(text, start, named + paramsPrefix);
-  if (typeof end !== "number" || paramsPrefix.trim() !== "") return end;
+function openingEnd(text: string, start: number, named: string, delimiter: string): number | "partial" | undefined {
+  const end = matchAt(text, start, named + delimiter);
+  if (typeof end !== "number" || delimiter !== "") return end;
   // nothing but white space ends the name, which may be the beginning of another one
   const next = text.charAt(end);
   if (next === "") return "partial";

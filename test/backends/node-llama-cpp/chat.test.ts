@@ -29,6 +29,7 @@ const texts = {
   llama: '{"name": "get_weather", "parameters": {"city": "Rome", "days": 1}}',
   chatml: '||call: get_weather({"city": "Rome", "days": 1})\n||result: sunny',
   hermes: `${paris}\n${clock}`,
+  deviant: '<tool_call>\n{"name": "pick", "parameters": {"kind": "b"}}\n</tool_call>',
   prefix: `no <tool_call> {"name": "get_wind", "arguments": {"a": 1}} || call it`,
 };
 const templates: Partial<Record<keyof typeof texts, string>> = { qwen: QWEN, opened: OPENED, llama: LLAMA };
@@ -175,6 +176,15 @@ describe("tool calls", () => {
       maxTokens: 100,
     });
     expect(required.calls[0]).toEqual(clockCall);
+  });
+
+  it("are held to their format once the name of a tool is said", async () => {
+    const pick = { name: "pick", parameters: { type: "object", properties: { kind: { enum: ["a", "b"] } } } };
+
+    const { calls, text } = await chat(await start("deviant"), { tools: [pick], maxTokens: 200 });
+
+    expect(calls[0]).toEqual({ name: "pick", arguments: { kind: expect.stringMatching(/^[ab]$/) } });
+    expect(text).not.toContain("pick");
   });
 
   it("let a forced model finish its thoughts first", async () => {
