@@ -109,7 +109,8 @@ function argumentsGrammar(
   option: string,
 ): Promise<LlamaGrammar> {
   const open = `${SPACE} ${spaced(behindName(syntax).rest)} ${SPACE}`;
-  const close = spaced(syntax.suffix);
+  // a token may end behind the call, with white space
+  const close = `${spaced(syntax.suffix)} ${SPACE}`;
   if (parameters === undefined) return fixedGrammar(model.llama, `${open} ("{" ${SPACE} "}")? ${close}`);
   const frame = (root: string) => `${open} ${root} ${close}`;
   return grammarOfSchema(model.llama, checkJsonSchema(parameters, option), option, frame);

@@ -319,6 +319,26 @@ describe("a chat template", () => {
     expect((await method(backing, "generate")("x", GREEDY, request())).text).toBe("hello");
   });
 
+  it("that takes it for granted that there are tools is used all the same", async () => {
+    const backing = await startWith(
+      "granted",
+      "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" +
+        "{% for message in messages %}{{ '<<' + message.role + '>>' + message.content + '<</>>' }}{% endfor %}",
+    );
+
+    const { usage } = await chat(backing, { tools: [now] });
+
+    expect(usage.promptTokens).toBeGreaterThan((await chat(backing)).usage.promptTokens);
+  });
+
+  it("that cannot be run is not needed where the library knows the format", async () => {
+    const backing = await startWith("known", "{{ nothing() }}<seed:bos><seed:eos><seed:think>");
+
+    const { text } = await chat(backing, { enableThinking: false });
+
+    expect(text).toBe("hello");
+  });
+
   it("that refuses a conversation is an error of the messages, with what the template says", async () => {
     const template =
       "{% if messages | length > 6 %}{{ raise_exception('no such words') }}{% endif %}" +
