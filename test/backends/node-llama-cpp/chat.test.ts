@@ -298,7 +298,7 @@ describe("a chat template", () => {
   async function startWith(name: string, chatTemplate: string): Promise<Backing> {
     const [file] = await makeRecitingModel(at(`${name}.gguf`), { text: "hello", chatTemplate });
     const model = await resolve(file);
-    const backing = await startResolved(model, profileOf(model));
+    const backing = await startResolved(model, profileOf(model, { contextSize: 1024 }));
     onTestFinished(() => backing.dispose());
     return backing;
   }
