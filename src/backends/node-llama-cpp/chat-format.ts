@@ -44,6 +44,9 @@ const COMMON_CALL: CallSyntax = {
   sectionEnd: "",
 };
 
+/** The library writes this channel's name into the prompt of later turns, but has no setting for it. */
+const HARMONY_TEXT = ["<|start|>assistant<|channel|>final<|message|>", "<|channel|>final<|message|>"];
+
 /** The formats of one live model. */
 export class ChatFormats {
   readonly #file: GgufModel;
@@ -154,7 +157,7 @@ async function withoutThinking(usual: ChatFormat, model: LlamaModel): Promise<Ch
 
 /** How a turn is written in this format, as text. `isNew`: the prompt ends where a turn begins. */
 export function turnFormat(
-  settings: ChatWrapperSettings,
+  { settings, wrapperName }: Pick<ChatFormat, "settings" | "wrapperName">,
   model: LlamaModel,
   ends: readonly string[],
   { isNew, hasTools }: { readonly isNew: boolean; readonly hasTools: boolean },
@@ -169,6 +172,7 @@ export function turnFormat(
     ends,
     calls,
     isParallel: functions.parallelism !== undefined,
+    ...(wrapperName === "Harmony" && { textMarks: HARMONY_TEXT }),
     thought:
       thought === undefined || close === undefined
         ? undefined

@@ -94,7 +94,7 @@ export class PromptMaker {
       else stopTexts.push({ text: trigger.values.map(String).join(""), byUser: false });
     }
     const turn = turnFormat(
-      format.settings,
+      format,
       this.#model,
       stopTexts.map(({ text }) => text),
       { isNew, hasTools: tools.length > 0 },

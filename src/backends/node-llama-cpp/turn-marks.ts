@@ -22,6 +22,8 @@ export interface TurnFormat {
   readonly isParallel: boolean;
   /** What ends the turn, where the vocabulary has no token for it. */
   readonly ends: readonly string[];
+  /** Marks that say no more than that text begins. */
+  readonly textMarks?: readonly string[];
 }
 
 export interface TurnTool {
@@ -43,7 +45,7 @@ export interface TurnState {
 
 /** A mark that was found at the front-most place; `end` is undefined as long as it may still become another text. */
 export type Found = { readonly start: number; readonly end: number | undefined } & (
-  { readonly kind: "thought" | "end" | "section-end" } | { readonly kind: "call"; readonly call: CallKind }
+  { readonly kind: "thought" | "end" | "ignored" } | { readonly kind: "call"; readonly call: CallKind }
 );
 
 /**
@@ -77,7 +79,7 @@ export function findMark(
 
 function* candidates(
   text: string,
-  { thought, ends, calls }: TurnFormat,
+  { thought, ends, calls, textMarks = [] }: TurnFormat,
   tools: readonly TurnTool[],
   { isThinking, hasCalled }: TurnState,
 ): Iterable<Found> {
@@ -85,9 +87,10 @@ function* candidates(
   const border = isThinking ? thought?.close : thought?.open;
   if (border !== undefined) yield* plainMark(text, "thought", border);
   if (isThinking) return;
+  for (const mark of textMarks) yield* plainMark(text, "ignored", mark);
   for (const [index, syntax] of calls.entries()) {
     const { section, prefix, between, sectionEnd } = syntax;
-    if (hasCalled) yield* plainMark(text, "section-end", sectionEnd);
+    if (hasCalled) yield* plainMark(text, "ignored", sectionEnd);
     const openings = hasCalled ? [between + prefix, prefix, section + prefix] : [section + prefix, prefix];
     // a mark of nothing but white space is everywhere
     for (const opening of new Set(openings))
@@ -95,7 +98,7 @@ function* candidates(
   }
 }
 
-function* plainMark(text: string, kind: "thought" | "end" | "section-end", mark: string): Iterable<Found> {
+function* plainMark(text: string, kind: "thought" | "end" | "ignored", mark: string): Iterable<Found> {
   const found = mark.trim() === "" ? undefined : findFirst(text, first(mark), (start) => matchAt(text, start, mark));
   if (found !== undefined) yield { ...found, kind };
 }

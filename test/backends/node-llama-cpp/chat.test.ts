@@ -295,8 +295,8 @@ describe("reasoning", () => {
 });
 
 describe("a chat template", () => {
-  async function startWith(name: string, chatTemplate: string): Promise<Backing> {
-    const [file] = await makeRecitingModel(at(`${name}.gguf`), { text: "hello", chatTemplate });
+  async function startWith(name: string, chatTemplate: string, text = "hello"): Promise<Backing> {
+    const [file] = await makeRecitingModel(at(`${name}.gguf`), { text, chatTemplate });
     const model = await resolve(file);
     const backing = await startResolved(model, profileOf(model, { contextSize: 1024 }));
     onTestFinished(() => backing.dispose());
@@ -337,6 +337,14 @@ describe("a chat template", () => {
     const { text } = await chat(backing, { enableThinking: false });
 
     expect(text).toBe("hello");
+  });
+
+  it("of channels gives reasoning and text without their marks, and is refused tools", async () => {
+    const said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.";
+    const backing = await startWith("channels", "{{ nothing() }}<|start|><|channel|>", said);
+
+    expect(await chat(backing)).toMatchObject({ reasoning: "Hm.", text: "Hello." });
+    expect(await rejection(chat(backing, { tools }))).toMatchObject({ code: "invalid_option", option: "tools" });
   });
 
   it("that refuses a conversation is an error of the messages, with what the template says", async () => {
