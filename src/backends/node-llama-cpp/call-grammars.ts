@@ -5,7 +5,7 @@ import type { ToolDefinition } from "../../inference.js";
 import type { TurnRules } from "./chat-turn.js";
 import { checkJsonSchema } from "./json-schema.js";
 import { fixedGrammar, grammarOfSchema } from "./structured-output.js";
-import type { CallKind, CallSyntax, TurnFormat } from "./turn-marks.js";
+import { behindName, type CallKind, type CallSyntax, type TurnFormat } from "./turn-marks.js";
 
 /** White space between the marks of a call. */
 const SPACE = "[ \\n]{0,4}";
@@ -101,20 +101,22 @@ function optionOf(index: number): string {
   return `tools.${index}.parameters`;
 }
 
-/** The arguments and what closes the call, so that no end of turn can come before. */
+/** What follows a call's opening, up to its end, so that no end of turn can come before. */
 function argumentsGrammar(
   model: LlamaModel,
-  { suffix }: CallSyntax,
+  syntax: CallSyntax,
   parameters: ToolDefinition["parameters"],
   option: string,
 ): Promise<LlamaGrammar> {
-  const close = spaced(suffix);
-  if (parameters === undefined) return fixedGrammar(model.llama, `${SPACE} ("{" ${SPACE} "}")? ${close}`);
-  const frame = (root: string) => `${SPACE} ${root} ${close}`;
+  const open = `${SPACE} ${spaced(behindName(syntax).rest)} ${SPACE}`;
+  // a token may end behind the call, with white space
+  const close = `${spaced(syntax.suffix)} ${SPACE}`;
+  if (parameters === undefined) return fixedGrammar(model.llama, `${open} ("{" ${SPACE} "}")? ${close}`);
+  const frame = (root: string) => `${open} ${root} ${close}`;
   return grammarOfSchema(model.llama, checkJsonSchema(parameters, option), option, frame);
 }
 
-/** A call of one of the tools up to where its arguments begin, or a thought before it. */
+/** A call of one of the tools up to the end of its name, or a thought before it. */
 function openingGrammar(
   model: LlamaModel,
   format: TurnFormat,
@@ -124,7 +126,8 @@ function openingGrammar(
   if (syntax === undefined) throw new TypeError("A format without calls cannot be made to call");
   const names = tools.map(({ name }) => literal(name)).join(" | ");
   const { section, prefix, paramsPrefix } = syntax;
-  const end = paramsPrefix.trim() === "" ? literal(paramsPrefix) : spaced(paramsPrefix.trimEnd());
+  const { delimiter } = behindName(syntax);
+  const end = delimiter === "" ? literal(paramsPrefix) : spaced(delimiter);
   const call = `${spaced(section + prefix)} (${names}) ${end}`;
   const thought = format.thought?.open === undefined ? "" : ` | ${spaced(format.thought.open.trimEnd())}`;
   return fixedGrammar(model.llama, `${SPACE} (${call}${thought})`);

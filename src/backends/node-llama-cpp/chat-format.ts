@@ -1,5 +1,13 @@
 /** The chat format of a file: which one it is, how it writes reasoning and tool calls, and how it does without reasoning. */
-import type { BuiltInChatWrapperType, ChatWrapperSettings, LlamaModel, LlamaText } from "node-llama-cpp";
+import type {
+  BuiltInChatWrapperType,
+  ChatWrapperSettings,
+  JinjaTemplateChatWrapper,
+  JinjaTemplateChatWrapperOptions,
+  LlamaModel,
+  LlamaText,
+  ResolveChatWrapperWithModelOptions,
+} from "node-llama-cpp";
 import { InvalidModelFileError, InvalidOptionError } from "../../errors.js";
 import type { GgufModel } from "./gguf-file.js";
 import type { CallSyntax, TurnFormat } from "./turn-marks.js";
@@ -9,14 +17,19 @@ export type ChatFormat = BuiltInChatWrapperType;
 
 /** A template takes some milliseconds. */
 export const TEMPLATE_LIMIT_MS = 2000;
-const SEARCH_LIMIT_MS = 20_000;
+const SEARCH_LIMIT_MS = 60_000;
+
+/** Where Jinja2 takes an undefined list for an empty one, the library's engine fails. */
+const LENIENT = { additionalRenderParameters: { tools: [], documents: [] } };
+/** Formats that are known by more than the marks that many share, so that the file's template is not needed. */
+const KNOWN_FORMATS: ReadonlySet<string> = new Set(["Seed", "Functionary", "Harmony", "Muse", "Gemma 4", "Mistral"]);
 
 /**
  * The chat formats that have been found out, by file. It takes the library 0.2 to 1 s, in which nothing else happens in
  * the process: so it is not done before a chat asks for it, and once for all lives of a model. A template that is run as
  * it is keeps the tokenizer of a live model, which will be gone in its next life; that one is made anew, which takes 5 ms.
  */
-const formats = new WeakMap<GgufModel, ChatFormat | { readonly template: string } | InvalidModelFileError>();
+const formats = new WeakMap<GgufModel, ChatFormat | Template | InvalidModelFileError>();
 
 /**
  * What models of many formats were taught, whatever a prompt tells them. It is understood besides the library's own
@@ -30,6 +43,9 @@ const COMMON_CALL: CallSyntax = {
   between: "\n",
   sectionEnd: "",
 };
+
+/** The library writes this channel's name into the prompt of later turns, but has no setting for it. */
+const HARMONY_TEXT = ["<|start|>assistant<|channel|>final<|message|>", "<|channel|>final<|message|>"];
 
 /** The formats of one live model. */
 export class ChatFormats {
@@ -60,18 +76,16 @@ export class ChatFormats {
   }
 
   async #find(): Promise<ChatFormat> {
-    const { JinjaTemplateChatWrapper, resolveChatWrapper } = await import("node-llama-cpp");
+    const { JinjaTemplateChatWrapper } = await import("node-llama-cpp");
     const known = formats.get(this.#file);
     if (known instanceof InvalidModelFileError) throw known;
     if (known !== undefined && "settings" in known) return known;
     try {
-      const template = known?.template ?? this.#model.fileInfo.metadata.tokenizer?.chat_template ?? "";
-      const asItIs = template.trim() === "" ? undefined : await runTemplate(template, this.#model);
+      const template = known ?? { template: this.#model.fileInfo.metadata.tokenizer?.chat_template ?? "" };
+      const asItIs = template.template.trim() === "" ? undefined : await runTemplate(template, this.#model);
       if (known !== undefined && asItIs !== undefined) return asItIs;
-      // without the fallback: it would take another format than the file's, and say so on the console only
-      const options = { warningLogs: false, fallbackToOtherWrappersOnJinjaError: false };
-      const found = withinTime(SEARCH_LIMIT_MS, () => resolveChatWrapper(this.#model, options));
-      formats.set(this.#file, found instanceof JinjaTemplateChatWrapper ? { template: found.template } : found);
+      const found = await searchFormat(this.#model);
+      formats.set(this.#file, found instanceof JinjaTemplateChatWrapper ? templateOf(found) : found);
       return found;
     } catch (cause) {
       const { path } = this.#file.files[0];
@@ -82,17 +96,44 @@ export class ChatFormats {
   }
 }
 
+/** A template that is run as it is. */
+type Template = Pick<JinjaTemplateChatWrapperOptions, "template" | "additionalRenderParameters">;
+
+function templateOf({ template, additionalRenderParameters }: JinjaTemplateChatWrapper): Template {
+  return { template, ...(additionalRenderParameters !== undefined && { additionalRenderParameters }) };
+}
+
 /**
- * The template as it is; `undefined` if it cannot be run so, for the search has another engine to try. One that takes too
- * long is an error here, since the search would run it some hundred times.
+ * `undefined` if it cannot be run so, for the search has other ways to try. One that takes too long is an error here, since
+ * the search would run it some hundred times.
  */
-async function runTemplate(template: string, { tokenizer }: LlamaModel): Promise<ChatFormat | undefined> {
+async function runTemplate(template: Template, { tokenizer }: LlamaModel): Promise<ChatFormat | undefined> {
   const { JinjaTemplateChatWrapper } = await import("node-llama-cpp");
   try {
-    return withinTime(TEMPLATE_LIMIT_MS, () => new JinjaTemplateChatWrapper({ template, tokenizer }));
+    return withinTime(TEMPLATE_LIMIT_MS, () => new JinjaTemplateChatWrapper({ ...template, tokenizer }));
   } catch (error) {
     if (isOutOfTime(error)) throw error;
     return undefined;
+  }
+}
+
+/** The library's own fallback is not used: it guesses by marks that broken templates have too, and says so on the console. */
+async function searchFormat(model: LlamaModel): Promise<ChatFormat> {
+  const { resolveChatWrapper } = await import("node-llama-cpp");
+  const search = (options: ResolveChatWrapperWithModelOptions) =>
+    withinTime(SEARCH_LIMIT_MS, () => resolveChatWrapper(model, { warningLogs: false, ...options }));
+  const strictly = { fallbackToOtherWrappersOnJinjaError: false };
+  try {
+    return search(strictly);
+  } catch (error) {
+    if (isOutOfTime(error)) throw error;
+    try {
+      return search({ ...strictly, customWrapperSettings: { jinjaTemplate: LENIENT } });
+    } catch {
+      const found = search({ noJinja: true });
+      if (KNOWN_FORMATS.has(found.wrapperName)) return found;
+      throw error;
+    }
   }
 }
 
@@ -110,20 +151,20 @@ async function withoutThinking(usual: ChatFormat, model: LlamaModel): Promise<Ch
   if (usual instanceof Gemma4ChatWrapper) return new Gemma4ChatWrapper({ reasoning: false });
   if (usual instanceof SeedChatWrapper) return new SeedChatWrapper({ thinkingBudget: 0 });
   if (usual instanceof JinjaTemplateChatWrapper && usual.template.includes("enable_thinking"))
-    return new JinjaTemplateChatWrapper({ template: usual.template, tokenizer: model.tokenizer, reasoning: false });
+    return new JinjaTemplateChatWrapper({ ...templateOf(usual), tokenizer: model.tokenizer, reasoning: false });
   throw new InvalidOptionError("enableThinking", "no false: this model's chat format has no way to say so", false);
 }
 
 /** How a turn is written in this format, as text. `isNew`: the prompt ends where a turn begins. */
 export function turnFormat(
-  settings: ChatWrapperSettings,
+  { settings, wrapperName }: Pick<ChatFormat, "settings" | "wrapperName">,
   model: LlamaModel,
   ends: readonly string[],
   { isNew, hasTools }: { readonly isNew: boolean; readonly hasTools: boolean },
 ): TurnFormat {
   const { functions, segments } = settings;
   const thought = segments?.thought;
-  const opensItself = typeof thought?.prefix === "object" && "type" in thought.prefix;
+  const opensItself = thought !== undefined && !isMark(thought.prefix);
   const close = thought?.suffix ?? segments?.closeAllSegments;
   const calls = hasTools ? [callSyntax(settings, model)] : [];
   if (calls[0]?.prefix.startsWith("||call:") === true) calls.push(COMMON_CALL);
@@ -131,6 +172,7 @@ export function turnFormat(
     ends,
     calls,
     isParallel: functions.parallelism !== undefined,
+    ...(wrapperName === "Harmony" && { textMarks: HARMONY_TEXT }),
     thought:
       thought === undefined || close === undefined
         ? undefined

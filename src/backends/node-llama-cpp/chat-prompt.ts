@@ -82,13 +82,6 @@ export class PromptMaker {
       isStructured,
       enableThinking: sampling.enableThinking,
     });
-    if (isSpecial && tools.length > 0)
-      throw new InvalidOptionError(
-        "tools",
-        `no tools: this model's chat format (${format.wrapperName}) decides on calls in ways that are not supported`,
-        tools.length,
-      );
-
     const stopTokens = new Set<Token>();
     const stopTexts: StopText[] = [];
     for (const trigger of ends) {
@@ -101,11 +94,18 @@ export class PromptMaker {
       else stopTexts.push({ text: trigger.values.map(String).join(""), byUser: false });
     }
     const turn = turnFormat(
-      format.settings,
+      format,
       this.#model,
       stopTexts.map(({ text }) => text),
       { isNew, hasTools: tools.length > 0 },
     );
+    const cannotTell = isSpecial || turn.calls.every(({ section, prefix }) => (section + prefix).trim() === "");
+    if (tools.length > 0 && cannotTell)
+      throw new InvalidOptionError(
+        "tools",
+        `no tools: how this model's chat format (${format.wrapperName}) writes calls is not supported`,
+        tools.length,
+      );
     const isPlain = isStructured || (turn.thought === undefined && turn.calls.length === 0);
     const { toolChoice } = sampling;
     const isForced = tools.length > 0 && toolChoice !== undefined && toolChoice !== "auto";

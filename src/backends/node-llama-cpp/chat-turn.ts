@@ -5,7 +5,7 @@
  */
 import { JsonEnd } from "./json-end.js";
 import { matchAt } from "./loose-match.js";
-import { findMark, type CallKind, type Found, type TurnFormat, type TurnTool } from "./turn-marks.js";
+import { behindName, findMark, type CallKind, type Found, type TurnFormat, type TurnTool } from "./turn-marks.js";
 
 /** Told where the turn is, so that what comes next can be restricted. */
 export interface TurnRules {
@@ -22,9 +22,15 @@ export type TurnPiece =
   | { readonly type: "end" };
 
 interface OpenCall extends CallKind {
-  /** Where its arguments begin in what is pending, which begins with its opening. */
+  /** Where its opening ends in what is pending, which begins with it. */
   readonly from: number;
   readonly json: JsonEnd;
+}
+
+/** From a character of what is pending up to another. */
+interface Place {
+  readonly begin: number;
+  readonly end: number;
 }
 
 export class ChatTurn {
@@ -109,43 +115,50 @@ export class ChatTurn {
 
   /** Reads on in a call; true if it has ended. */
   #readCall(call: OpenCall): boolean {
-    const text = this.#pending;
-    const end = this.#argumentsEnd(call);
-    if (end === undefined) return false;
+    const given = this.#argumentsOf(call);
+    if (given === undefined) return false;
+    if (given === "none") return this.#finishCall(call);
     const suffix = this.#format.calls[call.syntax]?.suffix ?? "";
-    const close = end < 0 ? undefined : matchAt(text, skipSpace(text, end), suffix);
+    const close = matchAt(this.#pending, skipSpace(this.#pending, given.end), suffix);
     if (close === "partial") return false;
-    this.#finishCall(call, end, close);
-    return true;
+    return this.#finishCall(call, given, close);
   }
 
-  /** -1 if these are no arguments. */
-  #argumentsEnd({ tool, from, json }: OpenCall): number | undefined {
-    const begin = skipSpace(this.#pending, from);
-    if (begin === this.#pending.length) return undefined;
-    if (this.#pending.charAt(begin) !== "{") return this.#tools[tool]?.takesNothing ? begin : -1;
-    const length = json.find(this.#pending.slice(begin));
-    return length === undefined ? undefined : begin + length;
+  /** Where the arguments are; undefined as long as they have not ended. */
+  #argumentsOf({ tool, syntax, from, json }: OpenCall): Place | "none" | undefined {
+    const text = this.#pending;
+    const callSyntax = this.#format.calls[syntax];
+    const rest = callSyntax === undefined ? "" : behindName(callSyntax).rest;
+    const behind = matchAt(text, skipSpace(text, from), rest);
+    if (typeof behind !== "number") return behind === "partial" ? undefined : "none";
+    const begin = skipSpace(text, behind);
+    if (begin === text.length) return undefined;
+    if (text.charAt(begin) !== "{") return this.#tools[tool]?.takesNothing ? { begin, end: begin } : "none";
+    const length = json.find(text.slice(begin));
+    return length === undefined ? undefined : { begin, end: begin + length };
   }
 
   /** The turn ends within a call: one that lacks no more than its closing is one. */
   #endCall(call: OpenCall): void {
-    const end = this.#argumentsEnd(call);
-    if (end === undefined || end < 0) this.#finishCall(call, -1, undefined);
-    else this.#finishCall(call, end, this.#pending.length);
+    const given = this.#argumentsOf(call);
+    if (given === undefined || given === "none") this.#finishCall(call);
+    else this.#finishCall(call, given, this.#pending.length);
   }
 
-  /** `close` is where the call ends; undefined if it is none, and then it was text. */
-  #finishCall(call: OpenCall, end: number, close: number | undefined): void {
+  /** `close` is where the call ends; undefined if it is none, and then it was text. True, for it has ended. */
+  #finishCall(call: OpenCall, place?: Place, close?: number): true {
     const name = this.#tools[call.tool]?.name ?? "";
-    const given = close === undefined ? undefined : parseObject(this.#pending.slice(call.from, end));
+    const given = place && parseObject(this.#pending.slice(place.begin, place.end));
     this.#call = undefined;
     this.#rules.closeCall();
-    if (given === undefined || close === undefined) return this.#give(this.#pending.length);
-    this.#drop(close);
-    this.#pieces.push({ type: "call", name, arguments: given });
-    this.#hasCalled = true;
-    this.#isAfterMark = true;
+    if (given === undefined || close === undefined) this.#give(this.#pending.length);
+    else {
+      this.#drop(close);
+      this.#pieces.push({ type: "call", name, arguments: given });
+      this.#hasCalled = true;
+      this.#isAfterMark = true;
+    }
+    return true;
   }
 
   /** The first `length` characters of what is pending are text, or reasoning. */

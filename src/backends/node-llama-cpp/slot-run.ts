@@ -155,7 +155,8 @@ export class SlotRun {
   /** No token is left where the grammar goes on: its author is to be told, not the engine blamed. */
   #asCallersError(error: unknown): unknown {
     const { structure, reader } = this.job;
-    if ((structure ?? reader) === undefined || !isNoTokenError(error)) return error;
+    const isRestricted = structure !== undefined || reader?.grammars.state !== undefined;
+    if (!isRestricted || !isNoTokenError(error)) return error;
     const expected = `what this model's vocabulary can spell; no token fits after ${JSON.stringify(this.#completionText)}`;
     if (structure === undefined) return new InvalidOptionError("tools", expected, "others");
     return new InvalidOptionError(structure === "json" ? "jsonSchema" : "grammar", expected, "another text");

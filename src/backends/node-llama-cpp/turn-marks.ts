@@ -22,6 +22,8 @@ export interface TurnFormat {
   readonly isParallel: boolean;
   /** What ends the turn, where the vocabulary has no token for it. */
   readonly ends: readonly string[];
+  /** Marks that say no more than that text begins. */
+  readonly textMarks?: readonly string[];
 }
 
 export interface TurnTool {
@@ -43,8 +45,17 @@ export interface TurnState {
 
 /** A mark that was found at the front-most place; `end` is undefined as long as it may still become another text. */
 export type Found = { readonly start: number; readonly end: number | undefined } & (
-  { readonly kind: "thought" | "end" | "section-end" } | { readonly kind: "call"; readonly call: CallKind }
+  { readonly kind: "thought" | "end" | "ignored" } | { readonly kind: "call"; readonly call: CallKind }
 );
+
+/**
+ * What stands behind the name, parted after its first character: with that the name is known to be whole, and from there
+ * on the model can be held to the format.
+ */
+export function behindName({ paramsPrefix }: CallSyntax): { readonly delimiter: string; readonly rest: string } {
+  const delimiter = /^\s*\S/u.exec(paramsPrefix)?.[0] ?? "";
+  return { delimiter, rest: paramsPrefix.slice(delimiter.length) };
+}
 
 const NAME_CHARACTER = /[A-Za-z0-9_-]/;
 
@@ -68,7 +79,7 @@ export function findMark(
 
 function* candidates(
   text: string,
-  { thought, ends, calls }: TurnFormat,
+  { thought, ends, calls, textMarks = [] }: TurnFormat,
   tools: readonly TurnTool[],
   { isThinking, hasCalled }: TurnState,
 ): Iterable<Found> {
@@ -76,34 +87,38 @@ function* candidates(
   const border = isThinking ? thought?.close : thought?.open;
   if (border !== undefined) yield* plainMark(text, "thought", border);
   if (isThinking) return;
+  for (const mark of textMarks) yield* plainMark(text, "ignored", mark);
   for (const [index, syntax] of calls.entries()) {
     const { section, prefix, between, sectionEnd } = syntax;
-    if (hasCalled) yield* plainMark(text, "section-end", sectionEnd);
+    if (hasCalled) yield* plainMark(text, "ignored", sectionEnd);
     const openings = hasCalled ? [between + prefix, prefix, section + prefix] : [section + prefix, prefix];
-    for (const opening of new Set(openings)) yield* callMark(text, opening, syntax, index, tools);
+    // a mark of nothing but white space is everywhere
+    for (const opening of new Set(openings))
+      if (opening.trim() !== "") yield* callMark(text, opening, syntax, index, tools);
   }
 }
 
-function* plainMark(text: string, kind: "thought" | "end" | "section-end", mark: string): Iterable<Found> {
+function* plainMark(text: string, kind: "thought" | "end" | "ignored", mark: string): Iterable<Found> {
   const found = mark.trim() === "" ? undefined : findFirst(text, first(mark), (start) => matchAt(text, start, mark));
   if (found !== undefined) yield { ...found, kind };
 }
 
-/** A call begins with its whole opening, the name of a tool included. */
+/** A call begins with the name of a tool, and what ends the name. */
 function* callMark(
   text: string,
   opening: string,
-  { paramsPrefix }: CallSyntax,
+  callSyntax: CallSyntax,
   syntax: number,
   tools: readonly TurnTool[],
 ): Iterable<Found> {
+  const { delimiter } = behindName(callSyntax);
   let tool = 0;
   const found = findFirst(text, first(opening), (start) => {
     const prefix = matchAt(text, start, opening);
     if (typeof prefix !== "number") return prefix;
     let best: number | "partial" | undefined;
     for (const [index, { name }] of tools.entries()) {
-      const end = openingEnd(text, start, opening + name, paramsPrefix);
+      const end = openingEnd(text, start, opening + name, delimiter);
       if (end === undefined) continue;
       best = end;
       tool = index;
@@ -114,9 +129,9 @@ function* callMark(
   if (found !== undefined) yield { ...found, kind: "call", call: { tool, syntax } };
 }
 
-function openingEnd(text: string, start: number, named: string, paramsPrefix: string): number | "partial" | undefined {
-  const end = matchAt(text, start, named + paramsPrefix);
-  if (typeof end !== "number" || paramsPrefix.trim() !== "") return end;
+function openingEnd(text: string, start: number, named: string, delimiter: string): number | "partial" | undefined {
+  const end = matchAt(text, start, named + delimiter);
+  if (typeof end !== "number" || delimiter !== "") return end;
   // nothing but white space ends the name, which may be the beginning of another one
   const next = text.charAt(end);
   if (next === "") return "partial";

@@ -41,6 +41,19 @@ const lines: TurnFormat = {
   ...qwen,
   calls: [{ section: "", prefix: ">>>", paramsPrefix: "\n", suffix: "", between: "", sectionEnd: "" }],
 };
+const xml: TurnFormat = {
+  ...qwen,
+  calls: [
+    {
+      section: "",
+      prefix: "<tool_call>\n<function=",
+      paramsPrefix: ">\n<parameter=params>\n",
+      suffix: "\n</parameter>\n</function>",
+      between: "",
+      sectionEnd: "",
+    },
+  ],
+};
 const opened: TurnFormat = { ...qwen, thought: { open: "<think>\n", close: "</think>", isOpen: true } };
 
 const tools = [
@@ -112,6 +125,18 @@ describe("a turn", () => {
     ["the same with an empty object", general, "||call: now({})", [call("now", {})]],
     ["a result that the model makes up", general, '||call: get({"a": 1})\n||result: 2', [call("get", { a: 1 }), end]],
     [
+      "a call that only begins like the format's, once the name is known",
+      xml,
+      '<tool_call>\n<function=get>\n<parameter=params>\n{"a": 1}\n</parameter></function>',
+      [call("get", { a: 1 })],
+    ],
+    [
+      "a call that goes on otherwise than its format, which is text",
+      xml,
+      "<tool_call>\n<function=get>\n<parameter=a>1</parameter>",
+      [text("<tool_call>\n<function=get>\n<parameter=a>1</parameter>")],
+    ],
+    [
       "two calls of a format that knows one",
       general,
       '||call: get({"a": 1})\n||call: now()',
@@ -167,6 +192,7 @@ describe("a turn", () => {
 
   it("is text where what came with the opening cannot begin the arguments", () => {
     const seen: string[] = [];
+    // not the first one; what came with it begins right after the name's end
     const rules: TurnRules = { ...free, openCall: (_call, after) => seen.push(after) > 1 };
     const said = '||call: get({"b';
 

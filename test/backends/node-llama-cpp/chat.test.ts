@@ -29,6 +29,7 @@ const texts = {
   llama: '{"name": "get_weather", "parameters": {"city": "Rome", "days": 1}}',
   chatml: '||call: get_weather({"city": "Rome", "days": 1})\n||result: sunny',
   hermes: `${paris}\n${clock}`,
+  deviant: '<tool_call>\n{"name": "pick", "parameters": {"kind": "b"}}\n</tool_call>',
   prefix: `no <tool_call> {"name": "get_wind", "arguments": {"a": 1}} || call it`,
 };
 const templates: Partial<Record<keyof typeof texts, string>> = { qwen: QWEN, opened: OPENED, llama: LLAMA };
@@ -177,6 +178,15 @@ describe("tool calls", () => {
     expect(required.calls[0]).toEqual(clockCall);
   });
 
+  it("are held to their format once the name of a tool is said", async () => {
+    const pick = { name: "pick", parameters: { type: "object", properties: { kind: { enum: ["a", "b"] } } } };
+
+    const { calls, text } = await chat(await start("deviant"), { tools: [pick], maxTokens: 200 });
+
+    expect(calls[0]).toEqual({ name: "pick", arguments: { kind: expect.stringMatching(/^[ab]$/) } });
+    expect(text).not.toContain("pick");
+  });
+
   it("let a forced model finish its thoughts first", async () => {
     const { reasoning, calls } = await chat(await start("opened"), { tools, toolChoice: "required" });
 
@@ -285,10 +295,10 @@ describe("reasoning", () => {
 });
 
 describe("a chat template", () => {
-  async function startWith(name: string, chatTemplate: string): Promise<Backing> {
-    const [file] = await makeRecitingModel(at(`${name}.gguf`), { text: "hello", chatTemplate });
+  async function startWith(name: string, chatTemplate: string, text = "hello"): Promise<Backing> {
+    const [file] = await makeRecitingModel(at(`${name}.gguf`), { text, chatTemplate });
     const model = await resolve(file);
-    const backing = await startResolved(model, profileOf(model));
+    const backing = await startResolved(model, profileOf(model, { contextSize: 1024 }));
     onTestFinished(() => backing.dispose());
     return backing;
   }
@@ -307,6 +317,34 @@ describe("a chat template", () => {
     // found out once
     expect(await rejection(chat(backing))).toBe(error);
     expect((await method(backing, "generate")("x", GREEDY, request())).text).toBe("hello");
+  });
+
+  it("that takes it for granted that there are tools is used all the same", async () => {
+    const backing = await startWith(
+      "granted",
+      "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" +
+        "{% for message in messages %}{{ '<<' + message.role + '>>' + message.content + '<</>>' }}{% endfor %}",
+    );
+
+    const { usage } = await chat(backing, { tools: [now] });
+
+    expect(usage.promptTokens).toBeGreaterThan((await chat(backing)).usage.promptTokens);
+  });
+
+  it("that cannot be run is not needed where the library knows the format", async () => {
+    const backing = await startWith("known", "{{ nothing() }}<seed:bos><seed:eos><seed:think>");
+
+    const { text } = await chat(backing, { enableThinking: false });
+
+    expect(text).toBe("hello");
+  });
+
+  it("of channels gives reasoning and text without their marks, and is refused tools", async () => {
+    const said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.";
+    const backing = await startWith("channels", "{{ nothing() }}<|start|><|channel|>", said);
+
+    expect(await chat(backing)).toMatchObject({ reasoning: "Hm.", text: "Hello." });
+    expect(await rejection(chat(backing, { tools }))).toMatchObject({ code: "invalid_option", option: "tools" });
   });
 
   it("that refuses a conversation is an error of the messages, with what the template says", async () => {
