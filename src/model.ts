@@ -3,8 +3,19 @@
 /** The caller's name for a model. 1 to 200 characters, no control characters, not starting with `@`. */
 export type ModelId = string;
 
-/** Where the weights are: the path of a GGUF file (of a split set, any part). */
+/**
+ * Where the weights are. Of a split set, any part.
+ *
+ * - the path of a GGUF file
+ * - `hf:user/repo:quant`, `hf:user/repo/file.gguf` or `hf:user/repo/file.gguf#revision`: a file of the hub
+ * - an https URL
+ */
 export type ModelSource = string;
+
+/** The source as it may be shown: a URL without user, query and fragment, which may be secrets. */
+export function shownSource(source: ModelSource): string {
+  return source.replace(/([a-z][a-z0-9+.-]*:\/\/)(?:[^/?#]*@)?([^?#]*)[^]*$/i, "$1$2");
+}
 
 /** What a model can be asked for. */
 export type Capability = "generate" | "chat" | "embed" | "rank";
@@ -74,6 +85,7 @@ export interface ModelInfo {
   /** Unknown (`undefined`) until the file has been read. */
   readonly mode: Mode | undefined;
   readonly capabilities: readonly Capability[];
+  /** A URL is shown without its query. */
   readonly source: ModelSource;
   /** Size of the model's files. */
   readonly sizeBytes: number | undefined;

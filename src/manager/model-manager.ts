@@ -15,6 +15,7 @@ import type {
 import type { Backend } from "../backends/backend.js";
 import { RequestTimeoutError } from "../errors.js";
 import type { ChatMessage, EmbedOptions, GenerateOptions, RankOptions, RequestOptions } from "../inference.js";
+import { shownSource } from "../model.js";
 import type { DeviceInfo, LoadPlan, MemoryBudget, MemoryReport, ModelId, ModelInfo, ModelSource } from "../model.js";
 import { infoOf } from "../table/entry.js";
 import type { ModelTable } from "../table/model-table.js";
@@ -255,10 +256,11 @@ export class ModelManagerClient implements ModelManager {
       backend,
       budget,
       table,
-      id: source,
+      id: shownSource(source),
       source: checkSource(source),
       settings,
       signal,
+      mayDownload: false,
     });
     return planOf(load, budget, claimsAsOf(table.reservations(), load.asOf));
   }

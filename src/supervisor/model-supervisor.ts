@@ -52,7 +52,7 @@ export const ModelSupervisor = {
 
 async function startTree(name: string, options: ModelSupervisorOptions): Promise<ModelManager> {
   const {
-    backend = nodeLlamaCpp(),
+    backend = nodeLlamaCpp({ modelsDir: options.modelsDir }),
     memoryBudget: budget = "auto",
     models: declarations = [],
     maxThreads = "auto",

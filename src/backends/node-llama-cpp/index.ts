@@ -7,6 +7,8 @@ import { sharedEngine } from "./engine.js";
 import type { GpuChoice } from "./gpu-choice.js";
 import { GgufModel, resolveGgufModel } from "./gguf-file.js";
 import { estimateMemory, insights } from "./memory-estimate.js";
+import { localFile } from "./sources/local-files.js";
+import { sourceSettings } from "./sources/settings.js";
 import { startBacking } from "./start.js";
 
 /** Options of {@link nodeLlamaCpp}. */
@@ -17,6 +19,11 @@ export interface NodeLlamaCppOptions {
    * @defaultValue `"auto"`: the best kind that works on this machine, else the CPU. Nothing is ever compiled.
    */
   readonly gpu?: GpuChoice | undefined;
+  /**
+   * Folder of downloaded models; made when it is needed.
+   * @defaultValue the library's own, `~/.node-llama-cpp/models`
+   */
+  readonly modelsDir?: string | undefined;
 }
 
 /**
@@ -49,8 +56,10 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
       return [ram(), ...gpus];
     },
 
-    async resolve(source, engineOptions, signal) {
-      const model = await resolveGgufModel(source, engineOptions, signal);
+    async resolve(source, engineOptions, signal, { mayDownload = true, onDownload } = {}) {
+      const model = await resolveGgufModel(source, engineOptions, signal, () =>
+        localFile(source, sourceSettings(options.modelsDir), { mayDownload, signal, onDownload }),
+      );
       const facts = await insights(model, await sharedEngine(gpu));
       signal.throwIfAborted();
       if (facts.isSupportedByLlamaCpp) return model;

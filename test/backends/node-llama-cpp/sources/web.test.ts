@@ -1,0 +1,67 @@
+import { readFile } from "node:fs/promises";
+import path from "node:path";
+import { describe, expect, it } from "vitest";
+import { bytes, failureOf, startPlace } from "./sources-fixture.js";
+
+describe("a source that is a URL", () => {
+  it("is downloaded under a place of its own, whatever its name, and then needs no request", async () => {
+    const { hub, find, modelsDir } = await startPlace();
+    hub.put("one", "model.gguf", Buffer.from("the one"));
+    hub.put("other", "model.gguf", Buffer.from("the other"));
+
+    const files = [await find(`${hub.endpoint}/one/model.gguf`), await find(`${hub.endpoint}/other/model.gguf`)];
+    const asked = hub.requests.length;
+
+    expect(await Promise.all(files.map((file) => readFile(file, "utf8")))).toEqual(["the one", "the other"]);
+    for (const file of files) expect(path.relative(modelsDir, file)).toMatch(/^urls.[0-9a-f]{32}.model\.gguf$/);
+    expect(await find(`${hub.endpoint}/one/model.gguf`)).toBe(files[0]);
+    expect(hub.requests).toHaveLength(asked);
+  });
+
+  it("may be one whose server knows no HEAD", async () => {
+    const { hub, find } = await startPlace();
+    hub.put("one", "model.gguf", Buffer.from("the one"));
+    hub.fail("facts", { status: 405 });
+
+    expect(await readFile(await find(`${hub.endpoint}/one/model.gguf`), "utf8")).toBe("the one");
+  });
+
+  it("never gets outside of its folder by its name", async () => {
+    const { hub, find, modelsDir } = await startPlace();
+    hub.put("one", "..%2f..%2fmodel.gguf", Buffer.from("the one"));
+
+    const file = await find(`${hub.endpoint}/one/..%2f..%2fmodel.gguf`);
+
+    expect(path.relative(modelsDir, file)).toMatch(/^urls.[0-9a-f]{32}.\.\._\.\._model\.gguf$/);
+  });
+
+  it("is not mixed from two states of the file", async () => {
+    const { hub, find, files } = await startPlace();
+    hub.put("one", "model.gguf", bytes(12));
+    hub.fail("body", { resetAfter: 1_000_000 }, 1, () => hub.put("one", "model.gguf", bytes(12, 99)));
+
+    const error = await failureOf(find(`${hub.endpoint}/one/model.gguf`));
+
+    expect(error.message).toMatch(/the file at 127\.0\.0\.1:\d+ is not the one that was begun with/);
+    expect(await files()).toEqual([]);
+  });
+
+  it("is shown without its query", async () => {
+    const { hub, find } = await startPlace();
+
+    const error = await failureOf(find(`${hub.endpoint}/one/model.gguf?signature=secret`));
+
+    expect(error).toMatchObject({ code: "source_unavailable", source: `${hub.endpoint}/one/model.gguf` });
+    expect(JSON.stringify(error)).not.toContain("secret");
+  });
+
+  it("is not followed to where nothing is encrypted", async () => {
+    const { hub, find } = await startPlace();
+    hub.put("one", "model.gguf", Buffer.from("the one"));
+    hub.fail("facts", { status: 302, headers: { location: "http://elsewhere.example/model.gguf" } });
+
+    const error = await failureOf(find(`${hub.endpoint}/one/model.gguf`));
+
+    expect(error.message).toMatch(/is redirected to elsewhere\.example without https/);
+  });
+});
