@@ -14,7 +14,8 @@ export type ModelSource = string;
 
 /** The source as it may be shown: a URL without user, query and fragment, which may be secrets. */
 export function shownSource(source: ModelSource): string {
-  return source.replace(/([a-z][a-z0-9+.-]*:\/\/)(?:[^/?#]*@)?([^?#]*)[^]*$/i, "$1$2");
+  const [, scheme, place] = /^\s*([a-z][a-z0-9+.-]*:\/\/)(?:[^/?#]*@)?([^?#]*)/i.exec(source) ?? [];
+  return scheme === undefined || place === undefined ? source : `${scheme}${place}`;
 }
 
 /** What a model can be asked for. */

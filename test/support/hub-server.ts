@@ -54,7 +54,7 @@ export class HubServer {
   readonly #files = new Map<string, Buffer>();
   readonly #quants = new Map<string, string>();
   readonly #revisions = new Map([["main", COMMIT]]);
-  readonly #faults: { step: HubStep; fault: HubFault; times: number; then: (() => void) | undefined }[] = [];
+  readonly #faults: { step: HubStep; fault: HubFault; times: number; onLast: (() => void) | undefined }[] = [];
   #stalls = 0;
   readonly #waitingForStall: { count: number; resolve: () => void }[] = [];
 
@@ -95,9 +95,9 @@ export class HubServer {
     this.#revisions.set(name, commit);
   }
 
-  /** @param then called when the last of these has happened. */
-  fail(step: HubStep, fault: HubFault, times = Infinity, then?: () => void): void {
-    this.#faults.push({ step, fault, times, then });
+  /** @param onLast called when the last of these has happened. */
+  fail(step: HubStep, fault: HubFault, times = Infinity, onLast?: () => void): void {
+    this.#faults.push({ step, fault, times, onLast });
   }
 
   /** From now on all is well. */
@@ -126,7 +126,7 @@ export class HubServer {
 
   #fault(step: HubStep): HubFault | undefined {
     const rule = this.#faults.find(({ step: each, times }) => each === step && times > 0);
-    if (rule !== undefined && --rule.times === 0) rule.then?.();
+    if (rule !== undefined && --rule.times === 0) rule.onLast?.();
     return rule?.fault;
   }
 

@@ -81,12 +81,13 @@ async function attempt(
   { source, settings, signal }: Asked,
 ): Promise<Response | SourceUnavailableError> {
   signal.throwIfAborted();
+  const allHeaders = { ...(await headersFor(url, settings)), ...headers };
   const timeout = AbortSignal.timeout(settings.limits.stallMs);
   try {
     return await fetch(url.href, {
       method,
       redirect: "manual",
-      headers: { ...(await headersFor(url, settings)), ...headers },
+      headers: allHeaders,
       signal: AbortSignal.any([signal, timeout]),
     });
   } catch (error) {

@@ -1,4 +1,4 @@
-import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { mkdir, rm, symlink, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { describe, expect, it } from "vitest";
 import { COMMIT } from "../../../support/hub-server.js";
@@ -79,18 +79,6 @@ describe("a model that is on this machine", () => {
     expect(await failureOf(place.find(source, { mayDownload: false }))).toMatchObject({ code: "source_unavailable" });
     await inHubCache(place, COMMIT, "big-00002-of-00002.gguf");
     expect(await findHere(place, source)).toBe(first);
-  });
-
-  it("is left as it is: caches are read, never written", async () => {
-    const place = await startPlace();
-    const body = Buffer.from("from the hub");
-    place.hub.put("maker/Model-GGUF", "other.gguf", body);
-    const cached = await inHubCache(place, COMMIT, FILE, "main");
-
-    const file = await place.find("hf:maker/Model-GGUF/other.gguf");
-
-    expect(file.startsWith(place.modelsDir)).toBe(true);
-    expect(await readFile(cached, "utf8")).toContain("the bytes of");
   });
 
   it("is all that counts where nothing may be downloaded", async () => {

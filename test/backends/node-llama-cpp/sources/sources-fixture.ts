@@ -7,7 +7,7 @@ import { localFile, type Wish } from "../../../../src/backends/node-llama-cpp/so
 import type { SourceSettings } from "../../../../src/backends/node-llama-cpp/sources/settings.js";
 import { HubServer, type HubOptions } from "../../../support/hub-server.js";
 
-export const never = new AbortController().signal;
+const never = new AbortController().signal;
 /** What must never be shown. */
 export const TOKEN = "hf_secretTokenOfTheTest";
 
