@@ -33,7 +33,7 @@ export interface EngineOptions {
 export interface ResolveContext {
   /** False: what would have to be downloaded is `source_unavailable`. Default true. */
   readonly mayDownload?: boolean | undefined;
-  /** Called with the share of the model's files that is here, 0 to 1, while something is downloaded. */
+  /** Called with the share of the model's files that is here, 0 to 1, while something is downloaded. Must not throw. */
   readonly onDownload?: ((fraction: number) => void) | undefined;
 }
 

@@ -62,7 +62,7 @@ function endpointOf(text: string): URL {
 
 async function readToken(given: string | undefined, file: string): Promise<string | undefined> {
   // no file is no token, and one that cannot be read is not worth failing for: most models need none
-  const token = (given ?? (await readFile(file, "utf8").catch(() => ""))).trim();
+  const token = (given || (await readFile(file, "utf8").catch(() => ""))).trim();
   if (token === "") return undefined;
   if (/^[\x21-\x7e]+$/.test(token)) return token;
   // never the value; and a request with it would fail with a message that shows it

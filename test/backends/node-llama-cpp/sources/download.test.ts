@@ -144,12 +144,15 @@ describe("a download that is disturbed", () => {
 });
 
 describe("the token", () => {
-  it("opens what is gated, and goes to the hub alone", async () => {
-    const { hub, find } = await startPlace({ token: TOKEN, hasToken: true });
+  it.each([true, false])("opens what is gated, and goes to the hub alone, with checksums: %s", async (checksums) => {
+    const { hub, find } = await startPlace({ token: TOKEN, hasToken: true, checksums });
     hub.put(REPO, FILE, small);
 
     expect(await readFile(await find(SOURCE))).toEqual(small);
 
+    // the store's addresses are signed for GET; only where the hub tells nothing it has to be asked
+    const headsOfStore = hub.requests.filter(({ host, method }) => host === "cdn" && method === "HEAD");
+    expect(headsOfStore).toHaveLength(checksums ? 0 : 1);
     const sent = hub.requests.map(({ host, authorization }) => `${host} ${authorization}`);
     expect(new Set(sent)).toEqual(new Set([`hub Bearer ${TOKEN}`, "cdn undefined"]));
   });

@@ -11,20 +11,19 @@ const SOURCE = `hf:${REPO}/${FILE}`;
 describe("two loads of one file", () => {
   it("share one download, which the abort of one of them does not end", async () => {
     const { hub, find } = await startPlace();
-    const body = bytes(1);
+    const body = bytes(12);
     hub.put(REPO, FILE, body);
     const reason = new Error("changed my mind");
     const leaving = new AbortController();
-    hub.fail("body", { resetAfter: 1000 }, 1);
     const fractions: number[] = [];
 
-    const one = find(SOURCE, { signal: leaving.signal });
+    const one = find(SOURCE, { signal: leaving.signal, onDownload: () => leaving.abort(reason) });
     const other = find(SOURCE, { onDownload: (fraction) => fractions.push(fraction) });
-    leaving.abort(reason);
 
     await expect(one).rejects.toBe(reason);
     expect((await readFile(await other)).equals(body)).toBe(true);
-    expect(hub.bodiesSent()).toHaveLength(2);
+    const ranges = hub.bodiesSent().map(({ range }) => range);
+    expect(ranges).toHaveLength(new Set(ranges).size);
     expect(fractions.at(-1)).toBe(1);
   });
 
