@@ -279,8 +279,8 @@ export interface ModelManager extends AsyncDisposable {
   /** Holds a ready model, so that it is not unloaded without force. @throws not_loaded, no_default_model, not_ready */
   acquire(id: ModelId): Promise<Lease>;
   /**
-   * Tells what a load would need and whether it would fit now. Loads nothing, reserves nothing, downloads nothing: a model
-   * that is not on this machine yet is `source_unavailable`.
+   * Tells what a load would need and whether it would fit now. Loads nothing and reserves nothing; of a model that is
+   * not on this machine yet only the header is fetched.
    * @throws like {@link ModelManager.load}, but never insufficient_memory; errors carry the source as `modelId`
    */
   plan(source: ModelSource, options?: ModelOptions): Promise<LoadPlan>;

@@ -31,7 +31,10 @@ export interface EngineOptions {
 
 /** What a caller lets {@link Backend.resolve} do, and wants to hear of it. */
 export interface ResolveContext {
-  /** False: what would have to be downloaded is `source_unavailable`. Default true. */
+  /**
+   * False: of a model that is not on this machine only what tells its need is fetched, or it is `source_unavailable`. What
+   * comes out is for {@link Backend.estimate} alone, and for as long as the signal has not aborted. Default true.
+   */
   readonly mayDownload?: boolean | undefined;
   /** Called with the share of the model's files that is here, 0 to 1, while something is downloaded. Must not throw. */
   readonly onDownload?: ((fraction: number) => void) | undefined;

@@ -251,7 +251,7 @@ export class ModelManagerClient implements ModelManager {
     const { backend, table, budget, checkOpen } = this.#input;
     checkOpen();
     const settings = loadSettings(checkModelOptions(options));
-    const { signal } = new AbortController();
+    const controller = new AbortController();
     const load = await planLoad({
       backend,
       budget,
@@ -259,9 +259,9 @@ export class ModelManagerClient implements ModelManager {
       id: shownSource(source),
       source: checkSource(source),
       settings,
-      signal,
+      signal: controller.signal,
       mayDownload: false,
-    });
+    }).finally(() => controller.abort());
     return planOf(load, budget, claimsAsOf(table.reservations(), load.asOf));
   }
 

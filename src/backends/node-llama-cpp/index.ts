@@ -1,4 +1,8 @@
 /** The backend that runs GGUF files through node-llama-cpp in this process. */
+import { rmSync } from "node:fs";
+import { mkdtemp } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { InvalidModelFileError } from "../../errors.js";
 import type { DeviceInfo } from "../../model.js";
 import { ramLimits } from "../../process-limits.js";
@@ -57,8 +61,10 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
     },
 
     async resolve(source, engineOptions, signal, { mayDownload = true, onDownload } = {}) {
+      const headersIn = mayDownload ? undefined : () => temporaryFolder(signal);
+      const wish = { headersIn, signal, onDownload };
       const model = await resolveGgufModel(source, engineOptions, signal, () =>
-        localFile(source, sourceSettings(options.modelsDir), { mayDownload, signal, onDownload }),
+        localFile(source, sourceSettings(options.modelsDir), wish),
       );
       const facts = await insights(model, await sharedEngine(gpu));
       signal.throwIfAborted();
@@ -77,6 +83,22 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
       return startBacking(spec, own(spec.model), context, await sharedEngine(gpu));
     },
   };
+}
+
+/** There until the signal aborts. */
+async function temporaryFolder(signal: AbortSignal): Promise<string> {
+  const folder = await mkdtemp(path.join(tmpdir(), "model-headers-"));
+  const remove = () => {
+    try {
+      rmSync(folder, { recursive: true, force: true });
+    } catch {
+      // where a file that is still mapped cannot be removed, the system's own cleaning of such folders has to do it
+    }
+  };
+  if (signal.aborted) remove();
+  signal.throwIfAborted();
+  signal.addEventListener("abort", remove, { once: true });
+  return folder;
 }
 
 /** As it is at this moment: callers claim memory right after. */

@@ -3,10 +3,11 @@ import { createHash } from "node:crypto";
 import { mkdir, rename, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { nanoid } from "nanoid";
-import { SourceUnavailableError, isModelSupervisorError } from "../../../errors.js";
+import { isModelSupervisorError } from "../../../errors.js";
 import type { ModelSource } from "../../../model.js";
 import { downloadAll, typedError, type Wanted } from "./download.js";
 import { findFile, isComplete, repositoryFolder } from "./find.js";
+import { fetchHeader } from "./remote-header.js";
 import { fileOfQuant, hubFile, webFile } from "./remote-file.js";
 import { StatusError, type Asked } from "./requests.js";
 import type { SourceSettings } from "./settings.js";
@@ -14,8 +15,8 @@ import { isCommit, parseSource, type HubSource, type UrlSource } from "./source.
 import { partsOf } from "./split-set.js";
 
 export interface Wish {
-  /** False: what is not on this machine is `source_unavailable`, and nobody is asked. */
-  readonly mayDownload: boolean;
+  /** Makes a folder for files with nothing but the headers. Where it is given, nothing is downloaded whole. */
+  readonly headersIn: (() => Promise<string>) | undefined;
   readonly signal: AbortSignal;
   /** Called with the share that is here, 0 to 1, while something is downloaded. */
   readonly onDownload?: ((fraction: number) => void) | undefined;
@@ -37,8 +38,7 @@ export async function localFile(source: ModelSource, settings: SourceSettings, w
 async function fromHub(hub: HubSource, asked: Asked, wish: Wish): Promise<string> {
   const found = await findFile(hub, asked.settings);
   const isCertain = hub.revision === undefined || isCommit(hub.revision);
-  if (found !== undefined && (isCertain || !wish.mayDownload)) return found;
-  if (!wish.mayDownload) throw notHere(hub.source);
+  if (found !== undefined && isCertain) return found;
   try {
     return await fetchFromHub(hub, asked, wish);
   } catch (error) {
@@ -69,13 +69,14 @@ async function fetchFromHub(hub: HubSource, asked: Asked, wish: Wish): Promise<s
     const part = await hubFile(hub, name, first.commit, asked);
     wanted.push({ file: part.file, target: target(name) });
   }
+  if (wish.headersIn !== undefined) return fetchHeaders(wanted, await wish.headersIn(), asked);
   await downloadAll(wanted, asked, wish.onDownload);
   // so that it is found without a request the next time
   if (!isCommit(revision)) await writeRef(path.join(repository, "refs", ...revision.split("/")), first.commit, asked);
   return target(names[0]);
 }
 
-async function fromWeb({ source, url }: UrlSource, asked: Asked, wish: Wish): Promise<string> {
+async function fromWeb({ url }: UrlSource, asked: Asked, wish: Wish): Promise<string> {
   const parts = partsOf(url.pathname).map((pathname) => Object.assign(new URL(url), { pathname }));
   const first = parts[0] ?? url;
   // the query counts: what it says may be the file, as well as a signature
@@ -85,11 +86,20 @@ async function fromWeb({ source, url }: UrlSource, asked: Asked, wish: Wish): Pr
     .slice(0, 32);
   const target = (part: URL) => path.join(asked.settings.modelsDir, "urls", place, fileName(part));
   if (await isComplete(target(first))) return target(first);
-  if (!wish.mayDownload) throw notHere(source);
   const wanted: Wanted[] = [];
   for (const part of parts) wanted.push({ file: await webFile(part, asked), target: target(part) });
+  if (wish.headersIn !== undefined) return fetchHeaders(wanted, await wish.headersIn(), asked);
   await downloadAll(wanted, asked, wish.onDownload);
   return target(first);
+}
+
+async function fetchHeaders(set: readonly Wanted[], folder: string, asked: Asked): Promise<string> {
+  const files = set.map(({ target }) => path.join(folder, path.basename(target)));
+  for (const [index, target] of files.entries()) {
+    const file = set[index]?.file;
+    if (file !== undefined) await fetchHeader(file, target, asked);
+  }
+  return files[0] ?? folder;
 }
 
 /** Of letters that no file system gives a meaning. */
@@ -108,8 +118,4 @@ async function writeRef(ref: string, commit: string, asked: Asked): Promise<void
   } catch (error) {
     throw await typedError(error, ref, commit.length, asked);
   }
-}
-
-function notHere(source: ModelSource): SourceUnavailableError {
-  return new SourceUnavailableError(source, "it is not on this machine, and plan() downloads nothing; load it first");
 }

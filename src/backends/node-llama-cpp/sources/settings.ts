@@ -11,6 +11,8 @@ export interface Limits {
   readonly stallMs: number;
   /** Milliseconds before the second attempt of a request; each further one waits twice as long. */
   readonly retryMs: number;
+  /** Bytes that are fetched of a file at first where only its header is wanted. */
+  readonly headerBytes: number;
 }
 
 export interface SourceSettings {
@@ -28,7 +30,7 @@ export interface SourceSettings {
   readonly token: () => Promise<string | undefined>;
 }
 
-const DEFAULT_LIMITS: Limits = { stallMs: 30_000, retryMs: 500 };
+const DEFAULT_LIMITS: Limits = { stallMs: 30_000, retryMs: 500, headerBytes: 1 << 22 };
 
 /** Reads the environment anew, so that a change of it counts from the next load on. @throws InvalidOptionError */
 export function sourceSettings(modelsDir: string | undefined, limits: Limits = DEFAULT_LIMITS): SourceSettings {

@@ -53,9 +53,13 @@ describe("a model that is on this machine", () => {
   it("is not taken for another revision", async () => {
     const place = await startPlace();
     await inHubCache(place, OTHER, FILE, "main");
+    place.hub.put("maker/Model-GGUF", FILE, Buffer.from("another"));
 
     expect(await failureOf(place.find(`${SOURCE}#${"b".repeat(40)}`))).toMatchObject({ code: "source_unavailable" });
     expect(place.hub.requests).not.toEqual([]);
+    place.hub.putRevision("v1", COMMIT);
+    place.hub.fail("facts", { resetAfter: 0 });
+    expect(await failureOf(place.find(`${SOURCE}#v1`))).toMatchObject({ code: "source_unavailable" });
   });
 
   it("is found under the names of the library and of llama.cpp", async () => {
@@ -76,20 +80,9 @@ describe("a model that is on this machine", () => {
     const first = await inHubCache(place, COMMIT, "big-00001-of-00002.gguf", "main");
     const source = "hf:maker/Model-GGUF/big-00002-of-00002.gguf";
 
-    expect(await failureOf(place.find(source, { mayDownload: false }))).toMatchObject({ code: "source_unavailable" });
+    expect(await failureOf(place.find(source))).toMatchObject({ code: "source_unavailable" });
+    place.hub.requests.length = 0;
     await inHubCache(place, COMMIT, "big-00002-of-00002.gguf");
     expect(await findHere(place, source)).toBe(first);
-  });
-
-  it("is all that counts where nothing may be downloaded", async () => {
-    const place = await startPlace();
-    place.hub.put("maker/Model-GGUF", FILE, Buffer.from("x"));
-
-    const error = await failureOf(place.find(SOURCE, { mayDownload: false }));
-
-    expect(error.message).toBe(
-      `Source "${SOURCE}" is not available: it is not on this machine, and plan() downloads nothing; load it first.`,
-    );
-    expect(place.hub.requests).toEqual([]);
   });
 });

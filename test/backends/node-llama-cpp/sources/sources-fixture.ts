@@ -7,7 +7,7 @@ import { localFile, type Wish } from "../../../../src/backends/node-llama-cpp/so
 import type { SourceSettings } from "../../../../src/backends/node-llama-cpp/sources/settings.js";
 import { HubServer, type HubOptions } from "../../../support/hub-server.js";
 
-const never = new AbortController().signal;
+export const never = new AbortController().signal;
 /** What must never be shown. */
 export const TOKEN = "hf_secretTokenOfTheTest";
 
@@ -28,7 +28,7 @@ export async function temporaryFolder(): Promise<string> {
 }
 
 export async function startPlace(
-  options: HubOptions & { readonly stallMs?: number; readonly hasToken?: boolean } = {},
+  options: HubOptions & { readonly stallMs?: number; readonly headerBytes?: number; readonly hasToken?: boolean } = {},
 ): Promise<Place> {
   const hub = await HubServer.start(options);
   const folder = await temporaryFolder();
@@ -39,7 +39,7 @@ export async function startPlace(
     hubCaches: [modelsDir, path.join(folder, "hub")],
     llamaCaches: [path.join(folder, "llama")],
     endpoint: new URL(hub.endpoint),
-    limits: { stallMs: options.stallMs ?? 10_000, retryMs: 1 },
+    limits: { stallMs: options.stallMs ?? 10_000, retryMs: 1, headerBytes: options.headerBytes ?? 1000 },
     token: async () => (options.hasToken ? TOKEN : undefined),
   };
   return {
@@ -47,7 +47,7 @@ export async function startPlace(
     folder,
     settings,
     modelsDir,
-    find: (source, wish) => localFile(source, settings, { mayDownload: true, signal: never, ...wish }),
+    find: (source, wish) => localFile(source, settings, { headersIn: undefined, signal: never, ...wish }),
     files: async () => {
       const all = await readdir(modelsDir, { recursive: true }).catch(() => []);
       return all.filter((file) => file.endsWith(".gguf") && !file.startsWith(".incomplete")).toSorted();
