@@ -83,7 +83,7 @@ describe("a supervisor", () => {
 
   it("cancels a download with its load, at once, and closes", async () => {
     const hub = await startHub();
-    hub.put(REPO, "big.gguf", bytes(12));
+    hub.put(REPO, "big.gguf", bytes(1));
     hub.fail("body", { stallAfter: 1000 });
     const models = await start();
     const controller = new AbortController();

@@ -30,8 +30,8 @@ describe("a source that is a URL", () => {
 
   it("is not mixed from two states of the file", async () => {
     const { hub, find, files } = await startPlace();
-    hub.put("one", "model.gguf", bytes(12));
-    hub.fail("body", { resetAfter: 1_000_000 }, 1, () => hub.put("one", "model.gguf", bytes(12, 99)));
+    hub.put("one", "model.gguf", bytes(1));
+    hub.fail("body", { resetAfter: 100_000 }, 1, () => hub.put("one", "model.gguf", bytes(1, 99)));
 
     const error = await failureOf(find(`${hub.endpoint}/one/model.gguf`));
 
