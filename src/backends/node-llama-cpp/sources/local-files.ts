@@ -79,11 +79,8 @@ async function fetchFromHub(hub: HubSource, asked: Asked, wish: Wish): Promise<s
 async function fromWeb({ url }: UrlSource, asked: Asked, wish: Wish): Promise<string> {
   const parts = partsOf(url.pathname).map((pathname) => Object.assign(new URL(url), { pathname }));
   const first = parts[0] ?? url;
-  // the query counts: what it says may be the file, as well as a signature
-  const place = createHash("sha256")
-    .update(`${new URL(".", first).href}${url.search}`)
-    .digest("hex")
-    .slice(0, 32);
+  // a folder for each set; the query counts: what it says may be the file, as well as a signature
+  const place = createHash("sha256").update(first.href).digest("hex").slice(0, 32);
   const target = (part: URL) => path.join(asked.settings.modelsDir, "urls", place, fileName(part));
   if (await isComplete(target(first))) return target(first);
   const wanted: Wanted[] = [];

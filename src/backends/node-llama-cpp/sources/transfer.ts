@@ -183,9 +183,10 @@ export async function storageError(
   return new StorageFullError({ pathKind: "models", requiredBytes, availableBytes: await freeBytes(directory) });
 }
 
+/** Infinite where the file system does not count. */
 export async function freeBytes(directory: string): Promise<number> {
-  const { bavail, bsize } = await statfs(directory);
-  return bavail * bsize;
+  const { blocks, bavail, bsize } = await statfs(directory);
+  return blocks === 0 ? Infinity : bavail * bsize;
 }
 
 /** Lets the library finish what it is writing, so that the part is whole as far as it goes. */

@@ -6,15 +6,15 @@ import { bytes, failureOf, startPlace } from "./sources-fixture.js";
 describe("a source that is a URL", () => {
   it("is downloaded under a place of its own, whatever its name, and then needs no request", async () => {
     const { hub, find, modelsDir } = await startPlace();
-    hub.put("one", "model.gguf", Buffer.from("the one"));
-    hub.put("other", "model.gguf", Buffer.from("the other"));
+    hub.put("one", "a_b.gguf", Buffer.from("the one"));
+    hub.put("one", "a%20b.gguf", Buffer.from("the other"));
 
-    const files = [await find(`${hub.endpoint}/one/model.gguf`), await find(`${hub.endpoint}/other/model.gguf`)];
+    const files = [await find(`${hub.endpoint}/one/a_b.gguf`), await find(`${hub.endpoint}/one/a%20b.gguf`)];
     const asked = hub.requests.length;
 
     expect(await Promise.all(files.map((file) => readFile(file, "utf8")))).toEqual(["the one", "the other"]);
-    for (const file of files) expect(path.relative(modelsDir, file)).toMatch(/^urls.[0-9a-f]{32}.model\.gguf$/);
-    expect(await find(`${hub.endpoint}/one/model.gguf`)).toBe(files[0]);
+    for (const file of files) expect(path.relative(modelsDir, file)).toMatch(/^urls.[0-9a-f]{32}.a_b\.gguf$/);
+    expect(await find(`${hub.endpoint}/one/a_b.gguf`)).toBe(files[0]);
     expect(hub.requests).toHaveLength(asked);
   });
 
