@@ -17,8 +17,8 @@ export type HubFault =
   | { readonly resetAfter: number }
   /** The connection is closed after so many bytes, as if that were all. */
   | { readonly endAfter: number }
-  /** Nothing more comes after so many bytes, and the connection stays open. */
-  | { readonly stallAfter: number }
+  /** Nothing more comes after so many bytes, and the connection stays open; only of answers that begin there, if it says. */
+  | { readonly stallAfter: number; readonly beginningAt?: number }
   /** The hub says this size, whatever the file has. */
   | { readonly claims: number }
   /** The right number of wrong bytes. */
@@ -201,6 +201,7 @@ export class HubServer {
       return void response.end(body);
     }
     if ("stallAfter" in fault) {
+      if ((fault.beginningAt ?? Number(from ?? 0)) !== Number(from ?? 0)) return void response.end(body);
       if (request.method !== "HEAD" && fault.stallAfter > 0) response.write(body.subarray(0, fault.stallAfter));
       this.#stalls++;
       for (const { count, resolve } of this.#waitingForStall) if (this.#stalls >= count) resolve();

@@ -9,6 +9,11 @@ import { isLoopback } from "./source.js";
 export interface Limits {
   /** Milliseconds without an answer, or without a further byte of a file, after which a peer counts as gone. */
   readonly stallMs: number;
+  /**
+   * Milliseconds in which a download must get further than it was, though bytes may come all the time. The library's count
+   * goes back when a connection breaks, and stands still for up to 5 MiB at the end: slow connections need time for that.
+   */
+  readonly standstillMs: number;
   /** Milliseconds before the second attempt of a request; each further one waits twice as long. */
   readonly retryMs: number;
   /** Bytes that are fetched of a file at first where only its header is wanted. */
@@ -30,7 +35,7 @@ export interface SourceSettings {
   readonly token: () => Promise<string | undefined>;
 }
 
-const DEFAULT_LIMITS: Limits = { stallMs: 30_000, retryMs: 500, headerBytes: 1 << 22 };
+const DEFAULT_LIMITS: Limits = { stallMs: 30_000, standstillMs: 300_000, retryMs: 500, headerBytes: 1 << 22 };
 
 /** Reads the environment anew, so that a change of it counts from the next load on. @throws InvalidOptionError */
 export function sourceSettings(modelsDir: string | undefined, limits: Limits = DEFAULT_LIMITS): SourceSettings {

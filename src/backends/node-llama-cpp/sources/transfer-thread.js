@@ -23,6 +23,7 @@ const fetchFromNetwork = globalThis.fetch;
 let hasStarted = false;
 let isStopping = false;
 let wholeBodies = 0;
+let received = 0;
 
 /** @param {TransferNews} news */
 function tell(news) {
@@ -73,8 +74,20 @@ globalThis.fetch = async (_input, init) => {
   if (range !== null && status === 200) return giveUp({ kind: "changed" });
   if (status >= 500 || status === 429) tell({ type: "trouble", detail: `status ${status}` });
   else if (!response.ok) return giveUp({ kind: "status", status });
-  return response;
+  return counted(response);
 };
+
+/** @param {Response} response */
+function counted(response) {
+  /** @type {TransformStream<Uint8Array, Uint8Array>} */
+  const counter = new TransformStream({
+    transform(chunk, controller) {
+      received += chunk.byteLength;
+      controller.enqueue(chunk);
+    },
+  });
+  return new Response(response.body?.pipeThrough(counter), response);
+}
 
 // A write that fails is tried again for a quarter of an hour, or, when the disk is full, rejects where nobody listens.
 const handle = await open(fileURLToPath(import.meta.url));
@@ -106,7 +119,7 @@ parentPort?.on("message", () => {
   void downloader.cancel().then(() => tell({ type: "stopped" }));
 });
 
-const progress = setInterval(() => tell({ type: "progress", bytes: downloader.downloadedSize }), PROGRESS_MS);
+const progress = setInterval(() => tell({ type: "progress", bytes: downloader.downloadedSize, received }), PROGRESS_MS);
 try {
   await downloader.download();
 } catch (error) {
@@ -115,7 +128,7 @@ try {
   clearInterval(progress);
 }
 if (!isStopping) {
-  tell({ type: "progress", bytes: order.sizeBytes });
+  tell({ type: "progress", bytes: order.sizeBytes, received });
   tell({ type: "written" });
   tell({ type: "received", ...(await check(path.join(order.directory, order.fileName))) });
 }

@@ -23,7 +23,8 @@ export interface TransferOrder {
 /** What the thread says. */
 export type TransferNews =
   | { readonly type: "started" }
-  | { readonly type: "progress"; readonly bytes: number }
+  /** How much of the file is here, as the library counts, and how many bytes have come in all. */
+  | { readonly type: "progress"; readonly bytes: number; readonly received: number }
   | { readonly type: "written" }
   /** The library tries again. */
   | { readonly type: "trouble"; readonly detail: string }
@@ -97,18 +98,21 @@ function follow(
   worker: Worker,
   { source, file, directory, settings, signal, onBytes }: Transfer,
 ): Promise<Extract<TransferNews, { type: "received" }>> {
-  const { stallMs } = settings.limits;
+  const { stallMs, standstillMs } = settings.limits;
   return new Promise((resolve, reject) => {
     let most = 0;
     let trouble: string | undefined;
-    let stalled: NodeJS.Timeout | undefined;
-    const onStall = () => {
+    let received = 0;
+    let silence: NodeJS.Timeout | undefined;
+    let standstill: NodeJS.Timeout | undefined;
+    const giveUpAfter = (ms: number) => {
       const after = trouble === undefined ? "" : `; the last attempt ended with ${trouble}`;
-      const detail = `no further byte has come from ${file.url.host} for ${stallMs} ms (${most} of ${file.sizeBytes} are here)${after}`;
+      const detail = `no further byte has come from ${file.url.host} for ${ms} ms (${most} of ${file.sizeBytes} are here)${after}`;
       end(reject, new SourceUnavailableError(source, detail));
     };
     const end = <Value>(settle: (value: Value) => void, value: Value) => {
-      clearTimeout(stalled);
+      clearTimeout(silence);
+      clearTimeout(standstill);
       signal.removeEventListener("abort", onAbort);
       settle(value);
     };
@@ -118,18 +122,22 @@ function follow(
     worker.on("message", (news: TransferNews) => {
       switch (news.type) {
         case "started":
-          stalled = setTimeout(onStall, stallMs);
+          silence = setTimeout(giveUpAfter, stallMs, stallMs);
+          standstill = setTimeout(giveUpAfter, standstillMs, standstillMs);
           return;
         case "progress":
+          if (news.received !== received) silence?.refresh();
+          received = news.received;
           // an attempt that begins anew counts only from where the best one ended
           if (news.bytes <= most) return;
           most = news.bytes;
           onBytes(most);
-          stalled?.refresh();
+          standstill?.refresh();
           return;
         case "written":
           // what follows is the checksum, during which no byte comes
-          clearTimeout(stalled);
+          clearTimeout(silence);
+          clearTimeout(standstill);
           return;
         case "trouble":
           trouble = news.detail;

@@ -177,8 +177,8 @@ describe("the token", () => {
     ["body", { endAfter: 3 }, /no further byte has come from 127\.0\.0\.1:\d+ for 300 ms \(\d of 24 are here\)/],
     ["body", { stallAfter: 3 }, /no further byte has come from 127\.0\.0\.1:\d+ for 300 ms \(\d of 24 are here\)/],
   ] as const)("is in no error, and neither is a signed address: %s %o", async (step, fault, message) => {
-    const isSilence = "stallAfter" in fault || "endAfter" in fault;
-    const { hub, find, files } = await startPlace({ token: TOKEN, hasToken: true, ...(isSilence && { stallMs: 300 }) });
+    const limit = "stallAfter" in fault ? { stallMs: 300 } : "endAfter" in fault ? { standstillMs: 300 } : {};
+    const { hub, find, files } = await startPlace({ token: TOKEN, hasToken: true, ...limit });
     hub.put(REPO, FILE, small);
     hub.fail(step, fault);
 

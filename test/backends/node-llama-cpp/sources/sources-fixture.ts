@@ -28,7 +28,12 @@ export async function temporaryFolder(): Promise<string> {
 }
 
 export async function startPlace(
-  options: HubOptions & { readonly stallMs?: number; readonly headerBytes?: number; readonly hasToken?: boolean } = {},
+  options: HubOptions & {
+    readonly stallMs?: number;
+    readonly standstillMs?: number;
+    readonly headerBytes?: number;
+    readonly hasToken?: boolean;
+  } = {},
 ): Promise<Place> {
   const hub = await HubServer.start(options);
   const folder = await temporaryFolder();
@@ -39,7 +44,12 @@ export async function startPlace(
     hubCaches: [modelsDir, path.join(folder, "hub")],
     llamaCaches: [path.join(folder, "llama")],
     endpoint: new URL(hub.endpoint),
-    limits: { stallMs: options.stallMs ?? 10_000, retryMs: 1, headerBytes: options.headerBytes ?? 1000 },
+    limits: {
+      stallMs: options.stallMs ?? 10_000,
+      standstillMs: options.standstillMs ?? 20_000,
+      retryMs: 1,
+      headerBytes: options.headerBytes ?? 1000,
+    },
     token: async () => (options.hasToken ? TOKEN : undefined),
   };
   return {
