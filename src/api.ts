@@ -68,6 +68,11 @@ export interface ModelSupervisorOptions {
   readonly maxThreads?: number | "auto" | undefined;
   /** Requests that may wait for a slot, over all models; more are refused with `queue_full`. Default 1,024. */
   readonly maxQueueTotal?: number | undefined;
+  /**
+   * Folder of downloaded models, for the default engine; one that is passed as `backend` has its own option. Default:
+   * node-llama-cpp's, `~/.node-llama-cpp/models`.
+   */
+  readonly modelsDir?: string | undefined;
   /** Default: the system's time. */
   readonly clock?: Clock | undefined;
   /** Default: `process.emitWarning`. */
@@ -107,8 +112,9 @@ export interface LoadOptions extends ModelOptions {
 /** How far a load is. */
 export interface LoadProgress {
   readonly modelId: ModelId;
-  readonly phase: "resolve" | "estimate" | "start";
-  /** Share of the weights that has been read, 0 to 1. */
+  /** `download` comes after `resolve`, and only where something has to be downloaded. */
+  readonly phase: "resolve" | "download" | "estimate" | "start";
+  /** Share of the phase that is done, 0 to 1: of the bytes in `download`, of the weights in `start`. */
   readonly fraction: number;
 }
 
@@ -257,8 +263,8 @@ export interface ModelManager extends AsyncDisposable {
    * not wait for it.
    *
    * Without `source`: a declared model that is not loaded, or one in status `error`, with the options it had.
-   * @throws already_loaded, not_loaded (no such declared model), invalid_option, source_unavailable, invalid_model_file,
-   * unsupported_capability, estimate_failed, insufficient_memory, load_failed, load_cancelled (by an unload or close)
+   * @throws already_loaded, not_loaded (no such declared model), invalid_option, source_unavailable, storage_full,
+   * invalid_model_file, unsupported_capability, estimate_failed, insufficient_memory, load_failed, load_cancelled (by an unload or close)
    */
   load(id: ModelId, source?: ModelSource, options?: LoadOptions): Promise<ModelInfo>;
   /**
@@ -319,7 +325,8 @@ export interface ModelManager extends AsyncDisposable {
   /** Holds a ready model, so that it is not unloaded without force. @throws not_loaded, no_default_model, not_ready */
   acquire(id: ModelId): Promise<Lease>;
   /**
-   * Tells what a load would need and whether it would fit now. Loads nothing, reserves nothing.
+   * Tells what a load would need and whether it would fit now. Loads nothing and reserves nothing; of a model that is
+   * not on this machine yet only the header is fetched.
    * @throws like {@link ModelManager.load}, but never insufficient_memory; errors carry the source as `modelId`
    */
   plan(source: ModelSource, options?: ModelOptions): Promise<LoadPlan>;

@@ -2,6 +2,7 @@
  * The error family. Every failure that a caller can meet has a stable `code`: match on that (or use
  * {@link isModelSupervisorError}), not on the message and not on `instanceof`, which fails across two installed copies.
  */
+import { shownSource } from "./model.js";
 import type { Capability, Device, ErrorInfo, Mode, ModelId, ModelSource, Status } from "./model.js";
 import type { RequestPhase } from "./inference.js";
 
@@ -153,16 +154,38 @@ export class LoadFailedError extends ModelSupervisorError {
   }
 }
 
-/** The source cannot be read. */
+/** The source cannot be read, or not be downloaded. */
 export class SourceUnavailableError extends ModelSupervisorError {
   readonly code = "source_unavailable";
   readonly retryable = true;
+  /** A URL is shown without its query. */
   readonly source: ModelSource;
   readonly detail: string;
   constructor(source: ModelSource, detail: string, cause?: unknown) {
-    super(`Source "${source}" is not available: ${detail}.`, { cause });
-    this.source = source;
+    super(`Source "${shownSource(source)}" is not available: ${detail}.`, { cause });
+    this.source = shownSource(source);
     this.detail = detail;
+  }
+}
+
+/** A download does not fit on the disk. What has been downloaded so far is kept. */
+export class StorageFullError extends ModelSupervisorError {
+  readonly code = "storage_full";
+  readonly retryable = true;
+  /** What was to be written where: `models` is the folder of downloads. */
+  readonly pathKind: "models";
+  /** Still to be written. */
+  readonly requiredBytes: number;
+  readonly availableBytes: number;
+  constructor(fields: { pathKind: "models"; requiredBytes: number; availableBytes: number }) {
+    super(
+      `The disk of the folder for ${fields.pathKind} is full: ${formatBytes(fields.requiredBytes)} are still to be written, ` +
+        `${formatBytes(fields.availableBytes)} are free (${fields.requiredBytes} against ${fields.availableBytes} bytes). ` +
+        "Make room, or choose another modelsDir.",
+    );
+    this.pathKind = fields.pathKind;
+    this.requiredBytes = fields.requiredBytes;
+    this.availableBytes = fields.availableBytes;
   }
 }
 
@@ -186,8 +209,8 @@ export class EstimateFailedError extends ModelSupervisorError {
   readonly source: ModelSource;
   readonly detail: string;
   constructor(source: ModelSource, detail: string, cause?: unknown) {
-    super(`The memory that "${source}" needs cannot be estimated: ${detail}.`, { cause });
-    this.source = source;
+    super(`The memory that "${shownSource(source)}" needs cannot be estimated: ${detail}.`, { cause });
+    this.source = shownSource(source);
     this.detail = detail;
   }
 }
@@ -434,6 +457,7 @@ type AnyModelSupervisorError =
   | UnsupportedCapabilityError
   | LoadFailedError
   | SourceUnavailableError
+  | StorageFullError
   | InvalidModelFileError
   | EstimateFailedError
   | LoadCancelledError

@@ -3,8 +3,20 @@
 /** The caller's name for a model. 1 to 200 characters, no control characters, not starting with `@`. */
 export type ModelId = string;
 
-/** Where the weights are: the path of a GGUF file (of a split set, any part). */
+/**
+ * Where the weights are. Of a split set, any part.
+ *
+ * - the path of a GGUF file
+ * - `hf:user/repo:quant`, `hf:user/repo/file.gguf` or `hf:user/repo/file.gguf#revision`: a file of the hub
+ * - an https URL
+ */
 export type ModelSource = string;
+
+/** The source as it may be shown: a URL without user, query and fragment, which may be secrets. */
+export function shownSource(source: ModelSource): string {
+  const [, scheme, place] = /^\s*([a-z][a-z0-9+.-]*:\/\/)(?:[^/?#]*@)?([^?#]*)/i.exec(source) ?? [];
+  return scheme === undefined || place === undefined ? source : `${scheme}${place}`;
+}
 
 /** What a model can be asked for. */
 export type Capability = "generate" | "chat" | "embed" | "rank";
@@ -99,6 +111,7 @@ export interface ModelInfo {
   /** Unknown (`undefined`) until the file has been read. */
   readonly mode: Mode | undefined;
   readonly capabilities: readonly Capability[];
+  /** A URL is shown without its query. */
   readonly source: ModelSource;
   /** Size of the model's files. */
   readonly sizeBytes: number | undefined;

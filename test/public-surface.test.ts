@@ -31,6 +31,7 @@ describe("the public surface", () => {
       "RequestFailedError",
       "RequestTimeoutError",
       "SourceUnavailableError",
+      "StorageFullError",
       "SupervisorExhaustedError",
       "UnloadTimeoutError",
       "UnsupportedCapabilityError",

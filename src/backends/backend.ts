@@ -49,6 +49,17 @@ export interface EngineOptions {
   readonly maxQueue?: number | undefined;
 }
 
+/** What a caller lets {@link Backend.resolve} do, and wants to hear of it. */
+export interface ResolveContext {
+  /**
+   * False: of a model that is not on this machine only what tells its need is fetched, or it is `source_unavailable`. What
+   * comes out is for {@link Backend.estimate} alone, and for as long as the signal has not aborted. Default true.
+   */
+  readonly mayDownload?: boolean | undefined;
+  /** Called with the share of the model's files that is here, 0 to 1, while something is downloaded. Must not throw. */
+  readonly onDownload?: ((fraction: number) => void) | undefined;
+}
+
 /** A model that has been found and checked, but not loaded. Backends extend it with what they need later. */
 export interface ResolvedModel {
   readonly source: ModelSource;
@@ -252,10 +263,16 @@ export interface Backend {
   /** The machine's memory pools now. Rejects when they cannot be told; an empty list of GPUs means that there are none. */
   devices(): Promise<readonly DeviceInfo[]>;
   /**
-   * Finds and checks the model without loading it.
-   * Rejects with `source_unavailable`, `invalid_model_file`, or `invalid_option` for an option it cannot honour.
+   * Finds and checks the model without loading it; downloads it where it may and must.
+   * Rejects with `source_unavailable`, `storage_full`, `invalid_model_file`, or `invalid_option` for an option or a source
+   * it cannot honour; at once with the signal's reason.
    */
-  resolve(source: ModelSource, options: EngineOptions, signal: AbortSignal): Promise<ResolvedModel>;
+  resolve(
+    source: ModelSource,
+    options: EngineOptions,
+    signal: AbortSignal,
+    context?: ResolveContext,
+  ): Promise<ResolvedModel>;
   /** Tells what a load will need. Rejects with `estimate_failed`. */
   estimate(model: ResolvedModel, profile: ModelProfile): Promise<Estimate>;
   /** Loads. On failure or abort everything acquired on the way has been given back when it rejects. */

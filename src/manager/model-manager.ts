@@ -23,6 +23,7 @@ import type {
   RankOptions,
   RequestOptions,
 } from "../inference.js";
+import { shownSource } from "../model.js";
 import type { DeviceInfo, LoadPlan, MemoryBudget, MemoryReport, ModelId, ModelInfo, ModelSource } from "../model.js";
 import { infoOf } from "../table/entry.js";
 import type { ModelTable } from "../table/model-table.js";
@@ -260,17 +261,18 @@ export class ModelManagerClient implements ModelManager {
     const { backend, table, budget, maxThreads, checkOpen } = this.#input;
     checkOpen();
     const settings = loadSettings(checkModelOptions(options));
-    const { signal } = new AbortController();
+    const controller = new AbortController();
     const load = await planLoad({
       backend,
       budget,
       table,
-      id: source,
+      id: shownSource(source),
       source: checkSource(source),
       settings,
       maxThreads,
-      signal,
-    });
+      signal: controller.signal,
+      mayDownload: false,
+    }).finally(() => controller.abort());
     return planOf(load, budget, claimsAsOf(table.reservations(), load.asOf));
   }
 

@@ -42,7 +42,8 @@ const modelId = z.custom<string>(
   (value) => typeof value === "string" && /^[^@\u0000-\u001f\u007f][^\u0000-\u001f\u007f]{0,199}$/.test(value),
   "1 to 200 characters, no control characters, not starting with @",
 );
-const source = z.string({ error: "the path of a GGUF file" }).min(1, { error: "the path of a GGUF file" });
+const SOURCE = "the path of a GGUF file, hf:user/repo:quant, hf:user/repo/file.gguf, or an https URL";
+const source = z.string({ error: SOURCE }).min(1, { error: SOURCE });
 
 const modelShape = {
   capabilities: z
@@ -159,6 +160,7 @@ const supervisorOptions = object({
     .union([choice("auto"), whole(1, 1024)], { error: '"auto" or a whole number from 1 to 1024' })
     .optional(),
   maxQueueTotal: whole(0, 1e6).optional(),
+  modelsDir: z.string({ error: "the path of a folder" }).min(1, { error: "the path of a folder" }).optional(),
   clock: instance(
     (value): value is NonNullable<ModelSupervisorOptions["clock"]> =>
       hasMethods(value, "now", "setTimeout", "clearTimeout"),
@@ -179,6 +181,9 @@ export function checkSupervisorOptions(options: unknown) {
   if (twice !== undefined) throw new InvalidOptionError("models", "each id once", twice);
   const defaults = (checked.models ?? []).filter((model) => model.default);
   if (defaults.length > 1) throw new InvalidOptionError("models", "at most one default model", defaults[1]?.id);
+  const { backend, modelsDir } = checked;
+  if (backend !== undefined && modelsDir !== undefined)
+    throw new InvalidOptionError("modelsDir", "no value beside backend, which is given its own folder", modelsDir);
   return checked;
 }
 

@@ -30,9 +30,11 @@ export async function planLoad(input: {
   readonly settings: LoadSettings;
   readonly maxThreads: number;
   readonly signal: AbortSignal;
+  readonly mayDownload: boolean;
   readonly onPhase?: (phase: LoadPhase) => void;
+  readonly onDownload?: (fraction: number) => void;
 }): Promise<PlannedLoad> {
-  const { backend, table, id, source, settings, signal } = input;
+  const { backend, table, id, source, settings, signal, mayDownload, onDownload } = input;
   let phase: LoadPhase = "resolve";
   const enter = (next: LoadPhase) => {
     phase = next;
@@ -40,7 +42,7 @@ export async function planLoad(input: {
   };
   try {
     enter("resolve");
-    const model = await backend.resolve(source, settings.engine, signal);
+    const model = await backend.resolve(source, settings.engine, signal, { mayDownload, onDownload });
     const wanted = profileOf(id, settings, model, input.maxThreads);
     const profile = withoutForbiddenGpus(wanted, input.budget, table.devices());
     enter("estimate");

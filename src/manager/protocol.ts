@@ -1,4 +1,5 @@
 /** What the manager's mailbox carries: commands from callers and facts from tasks. Lifecycle only, never a request. */
+import type { LoadProgress } from "../api.js";
 import type { BackingExit, Estimate, ModelProfile, ResolvedModel } from "../backends/backend.js";
 import type { ModelSupervisorError } from "../errors.js";
 import type { DeviceInfo, ModelId, ModelInfo, ModelSource, Placement, UnloadReason } from "../model.js";
@@ -79,7 +80,7 @@ export interface ReserveRequest extends Life {
 /** A load call: the ticket lets it be withdrawn. */
 export type LoadCall = Extract<LifecycleCommand, { type: "model.load" }> & {
   readonly makeDefault: boolean;
-  readonly onProgress: ((phase: "resolve" | "estimate" | "start", fraction: number) => void) | undefined;
+  readonly onProgress: ((phase: LoadProgress["phase"], fraction: number) => void) | undefined;
   readonly ticket: symbol;
   readonly reply: Reply<ModelInfo>;
 };

@@ -50,7 +50,8 @@ export async function loadTask(
   let plan: PlannedLoad;
   try {
     const onPhase = (phase: LoadProgress["phase"]) => onProgress(phase, 0);
-    plan = await planLoad({ ...context, id, source, settings, signal, onPhase });
+    const onDownload = (fraction: number) => onProgress("download", fraction);
+    plan = await planLoad({ ...context, id, source, settings, signal, mayDownload: true, onPhase, onDownload });
     signal.throwIfAborted();
     await context.reserve({ ...life, ...plan });
     signal.throwIfAborted();

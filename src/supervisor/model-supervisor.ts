@@ -53,7 +53,7 @@ export const ModelSupervisor = {
 
 async function startTree(name: string, options: ModelSupervisorOptions): Promise<ModelManager> {
   const {
-    backend = nodeLlamaCpp(),
+    backend = nodeLlamaCpp({ modelsDir: options.modelsDir }),
     memoryBudget: budget = "auto",
     models: declarations = [],
     maxQueueTotal = DEFAULT_MAX_QUEUE_TOTAL,

@@ -1,5 +1,6 @@
 import type { EngineOptions, ModelProfile, ResolvedModel } from "../backends/backend.js";
 import type { ModelSupervisorError } from "../errors.js";
+import { shownSource } from "../model.js";
 import type { Capability, Mode, ModelId, ModelInfo, ModelSource, Placement, Status, UnloadReason } from "../model.js";
 import type { LiveModel } from "./live-model.js";
 
@@ -71,7 +72,7 @@ export function infoOf(entry: Entry, reservation: Reservation | undefined): Mode
     status: entry.status,
     mode: profile?.mode,
     capabilities: profile?.capabilities ?? [],
-    source: entry.source,
+    source: shownSource(entry.source),
     sizeBytes: entry.model?.sizeBytes,
     placement: reservation?.placement ?? {},
     measured: reservation?.measured ?? false,

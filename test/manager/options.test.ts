@@ -18,6 +18,7 @@ import {
 } from "../../src/manager/options.js";
 import { checkMessages } from "../../src/manager/chat-options.js";
 import { profileOf } from "../../src/manager/profile.js";
+import { FakeBackend } from "../../src/testing/index.js";
 
 /** The typed error of a check, or what it returned. */
 function outcome(check: () => unknown): unknown {
@@ -295,6 +296,8 @@ describe("other arguments", () => {
     [{ clock: {} }, "clock"],
     [{ logger: { log: 1 } }, "logger"],
     [{ name: "" }, "name"],
+    [{ modelsDir: "" }, "modelsDir"],
+    [{ modelsDir: "./models", backend: new FakeBackend() }, "modelsDir"],
     [{ overBudget: "evict-idle" }, "overBudget"],
     [null, "options"],
   ])("of the supervisor are refused: %j", (options, option) => {

@@ -11,6 +11,7 @@ import type { EngineOptions, ResolvedModel } from "../backend.js";
 import { GgufFormatError, readGgufHeader, type GgufHeader } from "./gguf-header.js";
 import { metadataProblem } from "./gguf-metadata.js";
 import { factsOf } from "./model-facts.js";
+import { partsOf } from "./sources/split-set.js";
 
 /** A file as it was when it was checked. */
 export interface CheckedFile {
@@ -50,17 +51,19 @@ export class GgufModel implements ResolvedModel {
 
 /**
  * Finds and checks the model at `source`.
- * @throws SourceUnavailableError, InvalidModelFileError, InvalidOptionError, or the signal's reason.
+ * @param locate finds its file, of a set any part; a source that is a path needs no finding.
+ * @throws SourceUnavailableError, StorageFullError, InvalidModelFileError, InvalidOptionError, or the signal's reason.
  */
 export async function resolveGgufModel(
   source: ModelSource,
   options: EngineOptions,
   signal: AbortSignal,
+  locate: () => Promise<string> = async () => path.resolve(source),
 ): Promise<GgufModel> {
   refuseUnsupportedOptions(options);
   const files: CheckedFile[] = [];
   const headers: GgufHeader[] = [];
-  const parts = partsOf(path.resolve(source));
+  const parts = partsOf(await locate());
   for (const part of parts) {
     signal.throwIfAborted();
     const { file, header } = await checkFile(source, part, parts.length, signal);
@@ -119,18 +122,6 @@ export async function checkUnchanged(model: GgufModel): Promise<void> {
       `it has changed since it was checked (${file.sizeBytes} bytes then, ${now.size} now); load it again`,
     );
   }
-}
-
-const SPLIT_NAME = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/;
-
-/** All files of the set that this file is a part of, by the naming rule of llama.cpp. */
-function partsOf(file: string): string[] {
-  const [, stem, own, count] = SPLIT_NAME.exec(file) ?? [];
-  if (stem === undefined || Number(count) < 1 || Number(own) < 1 || Number(own) > Number(count)) return [file];
-  return Array.from(
-    { length: Number(count) },
-    (_, index) => `${stem}-${String(index + 1).padStart(5, "0")}-of-${count}.gguf`,
-  );
 }
 
 async function checkFile(

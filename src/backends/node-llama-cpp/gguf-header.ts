@@ -11,6 +11,8 @@ export interface GgufHeader {
   /** `split.count`; 0 or 1 for a file that is not part of a set. */
   readonly splitCount: number;
   readonly tensorCount: number;
+  /** Where the tensors' data begins. */
+  readonly dataOffset: number;
   /** Lengths of the arrays in the metadata, by key. */
   readonly arrayLengths: ReadonlyMap<string, number>;
 }
@@ -105,6 +107,7 @@ export async function readGgufHeader(file: FileHandle, size: number, signal: Abo
     architecture: typeof architecture === "string" ? architecture : undefined,
     splitCount: numberOf(values.get("split.count")),
     tensorCount,
+    dataOffset,
     arrayLengths,
   };
 }

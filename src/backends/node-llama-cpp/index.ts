@@ -1,4 +1,8 @@
 /** The backend that runs GGUF files through node-llama-cpp in this process. */
+import { rmSync } from "node:fs";
+import { mkdtemp } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { InvalidModelFileError } from "../../errors.js";
 import type { DeviceInfo } from "../../model.js";
 import { ramLimits } from "../../process-limits.js";
@@ -8,6 +12,8 @@ import type { BuildChoice, GpuChoice } from "./engine-choice.js";
 import { GgufModel, resolveGgufModel } from "./gguf-file.js";
 import { CalibrationFile, defaultCalibrationPath } from "./layout/calibration-file.js";
 import { estimateMemory, insights } from "./memory-estimate.js";
+import { localFile } from "./sources/local-files.js";
+import { sourceSettings } from "./sources/settings.js";
 import { startBacking } from "./start.js";
 
 /** Options of {@link nodeLlamaCpp}. */
@@ -15,7 +21,7 @@ export interface NodeLlamaCppOptions {
   /**
    * The kind of GPU to use. All supervisors of a process share one engine: the first one decides, and another one that
    * asks for something else is refused.
-   * @defaultValue `"auto"`: the best kind that works on this machine, else the CPU. Nothing is ever compiled.
+   * @defaultValue `"auto"`: the best kind that works on this machine, else the CPU
    */
   readonly gpu?: GpuChoice | undefined;
   /**
@@ -30,6 +36,11 @@ export interface NodeLlamaCppOptions {
    * @defaultValue `model-supervisor/calibrations.json` in the user's cache folder
    */
   readonly calibrationFile?: string | false | undefined;
+  /**
+   * Folder of downloaded models; made when it is needed.
+   * @defaultValue the library's own, `~/.node-llama-cpp/models`
+   */
+  readonly modelsDir?: string | undefined;
 }
 
 /**
@@ -64,8 +75,12 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
       return [ram(), ...gpus];
     },
 
-    async resolve(source, engineOptions, signal) {
-      const model = await resolveGgufModel(source, engineOptions, signal);
+    async resolve(source, engineOptions, signal, { mayDownload = true, onDownload } = {}) {
+      const headersIn = mayDownload ? undefined : () => temporaryFolder(signal);
+      const wish = { headersIn, signal, onDownload };
+      const model = await resolveGgufModel(source, engineOptions, signal, () =>
+        localFile(source, sourceSettings(options.modelsDir), wish),
+      );
       const facts = await insights(model, await engine());
       signal.throwIfAborted();
       if (facts.isSupportedByLlamaCpp) return model;
@@ -83,6 +98,22 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
       return startBacking(spec, own(spec.model), context, { llama: await engine(), memory });
     },
   };
+}
+
+/** There until the signal aborts. */
+async function temporaryFolder(signal: AbortSignal): Promise<string> {
+  const folder = await mkdtemp(path.join(tmpdir(), "model-headers-"));
+  const remove = () => {
+    try {
+      rmSync(folder, { recursive: true, force: true });
+    } catch {
+      // where a file that is still mapped cannot be removed, the system's own cleaning of such folders has to do it
+    }
+  };
+  if (signal.aborted) remove();
+  signal.throwIfAborted();
+  signal.addEventListener("abort", remove, { once: true });
+  return folder;
 }
 
 /** As it is at this moment: callers claim memory right after. */
