@@ -18,6 +18,7 @@ import type { GgufModel } from "./gguf-file.js";
 import { makeJob } from "./generation.js";
 import { Intake } from "./intake.js";
 import { checkText } from "./sampling.js";
+import { TokenizerGuard } from "./tokenizer-guard.js";
 import type { Job } from "./slot-run.js";
 import { structureOf } from "./structured-output.js";
 import { checkTokenIds, tokenBiasOf } from "./vocabulary.js";
@@ -42,6 +43,7 @@ export class InProcessBacking {
   readonly #intake = new Intake();
   readonly #contexts: ContextBytes[] = [];
   readonly #exited: Promise<BackingExit>;
+  readonly #tokenizerGuard: TokenizerGuard;
   #resolveExited: (exit: BackingExit) => void = () => undefined;
   #ending: Promise<void> | undefined;
   #isGone = false;
@@ -50,6 +52,7 @@ export class InProcessBacking {
     this.#spec = spec;
     this.#file = file;
     this.#model = model;
+    this.#tokenizerGuard = new TokenizerGuard(file.info);
     this.#disposeNative = disposeNative;
     this.#exited = new Promise((resolve) => {
       this.#resolveExited = resolve;
@@ -92,19 +95,32 @@ export class InProcessBacking {
       queued: () => (generation?.queued ?? 0) + (embedder?.queued ?? 0) + (ranker?.queued ?? 0),
       ...(capabilities.includes("generate") && {
         generate: (prompt: string, sampling: Sampling, request: BackingRequest) =>
-          generate(sampling, request, () => prompts.fromText(prompt)),
+          generate(sampling, request, () => {
+            this.#tokenizerGuard.check("prompt", prompt);
+            return prompts.fromText(prompt);
+          }),
       }),
       ...(capabilities.includes("chat") && {
         chat: (messages: Parameters<NonNullable<Backing["chat"]>>[0], sampling: Sampling, request: BackingRequest) =>
-          generate(sampling, request, () => prompts.fromMessages(messages)),
+          generate(sampling, request, () => {
+            for (const { content } of messages) this.#tokenizerGuard.check("messages", content);
+            return prompts.fromMessages(messages);
+          }),
       }),
       ...(embedder && {
         embed: (texts: readonly string[], overflow: Overflow, request: BackingRequest) =>
-          this.#intake.run(request, (signal) => embedder.embed(texts, overflow, request, signal)),
+          this.#intake.run(request, async (signal) => {
+            for (const text of texts) this.#tokenizerGuard.check("text", text);
+            return embedder.embed(texts, overflow, request, signal);
+          }),
       }),
       ...(ranker && {
         rank: (query: string, documents: readonly string[], overflow: Overflow, request: BackingRequest) =>
-          this.#intake.run(request, (signal) => ranker.rank(query, documents, overflow, request, signal)),
+          this.#intake.run(request, async (signal) => {
+            this.#tokenizerGuard.check("query", query);
+            for (const document of documents) this.#tokenizerGuard.check("documents", document);
+            return ranker.rank(query, documents, overflow, request, signal);
+          }),
       }),
       tokenize: (text) => this.#tokenize(text),
       detokenize: (tokens) => this.#detokenize(tokens),
@@ -136,6 +152,7 @@ export class InProcessBacking {
   async #tokenize(text: string): Promise<number[]> {
     this.#intake.check();
     checkText("text", text);
+    this.#tokenizerGuard.check("text", text);
     return this.#model.tokenize(text);
   }
 

@@ -12,7 +12,7 @@ const FILE_IS_WRONG =
   /missing tensor|has invalid data|not within the file bounds|wrong (shape|type|array length|number of tensors)|key not found|unknown (model architecture|pre-tokenizer type)|is duplicated|cannot find tokenizer|corrupted|invalid ggml type/;
 
 /** What the engine has found wrong with the file, in its words. */
-export function fileProblem(lines: readonly string[]): string | undefined {
+function fileProblem(lines: readonly string[]): string | undefined {
   return lines.find((line) => FILE_IS_WRONG.test(line));
 }
 
