@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { makeRecitingModel } from "../../../src/testing/gguf/index.js";
 import { useTemporaryFolder } from "../../support/bare-engine.js";
 import { makeByteModel } from "../../support/byte-model.js";
 import { GREEDY, method, request, start } from "./engine-fixture.js";
@@ -55,5 +56,19 @@ describe("a text with a long run of one kind", () => {
     const tokenize = method(await talker("llama-bpe"), "tokenize");
 
     expect(await tokenize("x".repeat(LONG))).toHaveLength(LONG);
+  });
+});
+
+describe("a text that has to be spelled in bytes", () => {
+  it("is refused where that would stop the process for minutes, and taken up to 2^17 bytes", async () => {
+    const [file] = await makeRecitingModel(at("spelling.gguf"), { text: "yes" });
+    const tokenize = method(await start(file), "tokenize");
+    const refused = (bytes: number) => ({ option: "text", received: expect.stringContaining(`${bytes} bytes`) });
+
+    await expect(tokenize("\n".repeat(2 ** 20))).rejects.toMatchObject(refused(2 ** 20));
+    await expect(tokenize("😀 ".repeat(2 ** 18))).rejects.toMatchObject(refused(2 ** 20));
+    await expect(tokenize("\n".repeat(2 ** 17 + 1))).rejects.toMatchObject(refused(2 ** 17 + 1));
+    expect(await tokenize("\n".repeat(2 ** 15))).toHaveLength(2 ** 15);
+    expect(await tokenize("x".repeat(2 ** 18))).toHaveLength(2 ** 18);
   });
 });
