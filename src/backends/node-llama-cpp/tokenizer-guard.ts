@@ -63,7 +63,7 @@ export class TokenizerGuard {
 
   #checkSpelling(option: string, text: string): void {
     if (this.#pieces === undefined || text.length * MOST_BYTES_PER_UNIT <= MAX_SPELLED_BYTES) return;
-    this.#known ??= new Set(this.#pieces.flatMap((piece) => [...piece]));
+    this.#known ??= new Set(this.#pieces.flatMap((piece) => Array.from(piece)));
     let spelled = 0;
     for (const character of text) {
       // a space is written as another character in the pieces
