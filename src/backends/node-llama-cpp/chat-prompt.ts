@@ -10,6 +10,7 @@ import type { GgufModel } from "./gguf-file.js";
 import { cutTokens, promptRoom, shorterChats } from "./overflow.js";
 import { checkText } from "./sampling.js";
 import type { StopText } from "./text.js";
+import type { TokenizerGuard } from "./tokenizer-guard.js";
 import type { TurnFormat } from "./turn-marks.js";
 
 /** What a request is evaluated from. */
@@ -31,6 +32,8 @@ export interface Prompt {
 export interface PromptLimits {
   readonly modelId: string;
   readonly contextSize: number;
+  /** Asked before any text is tokenized. */
+  readonly guard: TokenizerGuard;
 }
 
 /** Makes the prompts of one live model. */
@@ -48,6 +51,7 @@ export class PromptMaker {
   /** Text to continue. It begins with the model's begin token if the model wants one, as in the bare library. */
   fromText(prompt: string, sampling: Sampling): Prompt {
     checkText("prompt", prompt);
+    this.#limits.guard.check("prompt", prompt);
     const { bos, shouldPrependBosToken } = this.#model.tokens;
     const all = this.#model.tokenize(prompt);
     if (bos !== null && shouldPrependBosToken && all[0] !== bos) all.unshift(bos);
@@ -81,6 +85,7 @@ export class PromptMaker {
       isNew,
       isStructured,
       enableThinking: sampling.enableThinking,
+      check: (text) => this.#limits.guard.check("messages", text),
     });
     const stopTokens = new Set<Token>();
     const stopTexts: StopText[] = [];

@@ -14,6 +14,8 @@ export interface RenderOptions {
   /** A grammar makes the answer, so a thought that begins by itself is ended at once. */
   readonly isStructured: boolean;
   readonly enableThinking: boolean | undefined;
+  /** Throws for a text that must not be tokenized. */
+  readonly check: (text: string) => void;
 }
 
 export interface Rendered {
@@ -48,6 +50,8 @@ export function render(
       messages.map(({ role }) => role).join(", "),
     );
   }
+  // as a whole: what is harmless in each message may not be in a row with what the template writes around it
+  for (const value of state.contextText.values) options.check(typeof value === "string" ? value : value.value);
   const opening = openingMarks(format, state.contextText, options);
   const tokens = [state.contextText, ...opening].flatMap((text) =>
     typeof text === "string" ? model.tokenize(text) : text.tokenize(model.tokenizer),

@@ -21,6 +21,7 @@ import type { GgufModel } from "./gguf-file.js";
 import { makeJob } from "./generation.js";
 import { Intake } from "./intake.js";
 import { checkText } from "./sampling.js";
+import { TokenizerGuard } from "./tokenizer-guard.js";
 import type { Job } from "./slot-run.js";
 import { structureOf } from "./structured-output.js";
 import { TurnReader } from "./turn-reader.js";
@@ -47,6 +48,7 @@ export class InProcessBacking {
   readonly #intake = new Intake();
   readonly #contexts: ContextBytes[] = [];
   readonly #exited: Promise<BackingExit>;
+  readonly #tokenizerGuard: TokenizerGuard;
   #resolveExited: (exit: BackingExit) => void = () => undefined;
   #ending: Promise<void> | undefined;
   #isGone = false;
@@ -55,6 +57,7 @@ export class InProcessBacking {
     this.#spec = spec;
     this.#file = file;
     this.#model = model;
+    this.#tokenizerGuard = new TokenizerGuard(file.info);
     this.#disposeNative = disposeNative;
     this.#exited = new Promise((resolve) => {
       this.#resolveExited = resolve;
@@ -90,6 +93,7 @@ export class InProcessBacking {
     const prompts = new PromptMaker(this.#file, this.#model, {
       modelId: this.#spec.modelId,
       contextSize: this.#spec.profile.contextSize,
+      guard: this.#tokenizerGuard,
     });
     const generate = (sampling: Sampling, request: BackingRequest, makePrompt: () => Prompt | Promise<Prompt>) =>
       this.#generate(generation, sampling, request, makePrompt);
@@ -109,11 +113,18 @@ export class InProcessBacking {
       }),
       ...(embedder && {
         embed: (texts: readonly string[], overflow: Overflow, request: BackingRequest) =>
-          this.#intake.run(request, (signal) => embedder.embed(texts, overflow, request, signal)),
+          this.#intake.run(request, async (signal) => {
+            for (const text of texts) this.#tokenizerGuard.check("text", text);
+            return embedder.embed(texts, overflow, request, signal);
+          }),
       }),
       ...(ranker && {
         rank: (query: string, documents: readonly string[], overflow: Overflow, request: BackingRequest) =>
-          this.#intake.run(request, (signal) => ranker.rank(query, documents, overflow, request, signal)),
+          this.#intake.run(request, async (signal) => {
+            this.#tokenizerGuard.check("query", query);
+            for (const document of documents) this.#tokenizerGuard.check("documents", document);
+            return ranker.rank(query, documents, overflow, request, signal);
+          }),
       }),
       tokenize: (text) => this.#tokenize(text),
       detokenize: (tokens) => this.#detokenize(tokens),
@@ -157,6 +168,7 @@ export class InProcessBacking {
   async #tokenize(text: string): Promise<number[]> {
     this.#intake.check();
     checkText("text", text);
+    this.#tokenizerGuard.check("text", text);
     return this.#model.tokenize(text);
   }
 

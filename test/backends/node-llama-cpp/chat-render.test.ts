@@ -9,7 +9,13 @@ import { OPENED, QWEN } from "../../support/chat-templates.js";
 
 const at = useTemporaryFolder();
 const look = { name: "look", parameters: { type: "object", properties: { at: { type: "string" } } } };
-const usual: RenderOptions = { tools: [], isNew: true, isStructured: false, enableThinking: undefined };
+const usual: RenderOptions = {
+  tools: [],
+  isNew: true,
+  isStructured: false,
+  enableThinking: undefined,
+  check: () => undefined,
+};
 const call = (id: string, place: string) => ({ id, name: "look", arguments: { at: place } });
 
 beforeAll(async () => {
