@@ -8,7 +8,7 @@ import type { Completion } from "../backend.js";
 import { beginEvaluating } from "./engine-activity.js";
 import { Pace } from "./scheduler/pace.js";
 import { reusableTokens, type SlotCache } from "./scheduler/slot-choice.js";
-import { planStep, prefillTokens, type Work } from "./scheduler/step-plan.js";
+import { planStep, prefillTokens, type Progress, type Work } from "./scheduler/step-plan.js";
 import { SlotRun, type Job, type Sequence } from "./slot-run.js";
 import type { PieceCache } from "./text.js";
 
@@ -69,6 +69,18 @@ interface Slot {
   usedAt: number;
 }
 
+/** One step: who is in it, where each was before, and what each does. */
+interface PlannedStep {
+  readonly number: number;
+  readonly runs: readonly SlotRun[];
+  readonly progress: readonly Progress[];
+  readonly plan: readonly Work[];
+  readonly isLight: boolean;
+  readonly startedAt: number;
+}
+
+const WAIT: Work = { type: "wait" };
+
 /** Runs jobs on the slots of one context. */
 export class SlotGroup {
   readonly #options: SlotGroupOptions;
@@ -123,16 +135,21 @@ export class SlotGroup {
     return { tokens, scope, canCut: !sequence.needsCheckpoints, age, busyNeighbours: this.busy };
   }
 
-  /** Steps until no slot has anything to do. */
+  /** Steps until no slot has anything to do. What is done in each step is not spread over more functions that wait. */
   async #turn(): Promise<void> {
     this.#isTurning = true;
     const endEvaluating = beginEvaluating();
     try {
       // Asked anew after every pause: a job may have been given a slot while the pause ended.
       while (this.#slots.some(canMove)) {
-        await this.#pause();
-        const running = this.#slots.flatMap(({ run }) => run ?? []);
-        if (running.some(({ isPaused }) => !isPaused)) await this.#step(running);
+        if (this.#slots.some(needsPause)) {
+          await this.#pause();
+          continue;
+        }
+        const step = this.#plan();
+        await Promise.all(step.runs.map((run, index) => run.advance(step.plan[index] ?? WAIT, step.number)));
+        if (step.runs.some(hasFailed)) await this.#retryAlone(step);
+        this.#finish(step);
       }
     } catch (cause) {
       this.#break(cause);
@@ -144,7 +161,7 @@ export class SlotGroup {
 
   /** Between two steps: what has ended or was aborted leaves its slot, and what has been given a slot starts. */
   async #pause(): Promise<void> {
-    while (this.#slots.some((slot) => isNew(slot) || hasEnded(slot))) {
+    while (this.#slots.some(needsPause)) {
       const ending = this.#slots.filter(hasEnded);
       const entering = this.#slots.filter((slot) => isNew(slot) && !hasEnded(slot));
       await all([...ending.map((slot) => this.#leave(slot)), ...entering.map((slot) => this.#enter(slot))]);
@@ -152,23 +169,32 @@ export class SlotGroup {
     }
   }
 
-  async #step(running: readonly SlotRun[]): Promise<void> {
-    const progress = running.map((run) => run.progress);
-    const decoding = progress.filter(({ decodes, isPaused }) => decodes && !isPaused).length;
+  #plan(): PlannedStep {
+    const runs: SlotRun[] = [];
+    const progress: Progress[] = [];
+    let decoding = 0;
+    for (const { run } of this.#slots) {
+      if (run === undefined) continue;
+      const now = run.progress;
+      runs.push(run);
+      progress.push(now);
+      if (now.decodes && !now.isPaused) decoding++;
+    }
     const { batchSize, decodeWidths } = this.#options;
     const { isLight, sliceTokens } = this.#pace.next(progress);
     const limits = { batchSize, sliceTokens, isLight, decodeWidth: decodeWidths[decoding] ?? decoding };
     const plan = planStep(progress, limits);
-    const step = ++this.#steps;
-    const startedAt = this.#owner.now();
-    await Promise.all(running.map((run, index) => run.advance(plan[index] ?? { type: "wait" }, step)));
-    if (running.some(({ failure }) => failure !== undefined)) await this.#retryAlone(running, plan, step);
+    return { number: ++this.#steps, runs, progress, plan, isLight, startedAt: this.#owner.now() };
+  }
+
+  /** The engine has done its part. */
+  #finish({ runs, progress, plan, isLight, startedAt }: PlannedStep): void {
     const ms = this.#owner.now() - startedAt;
     this.#pace.record(progress, plan, isLight, ms);
-    for (const run of running) run.deliver();
+    for (const run of runs) run.deliver();
     if (!this.#owner.isHeard) return;
     this.#owner.onStep({
-      activeSlots: running.length,
+      activeSlots: runs.length,
       decodeTokens: plan.filter(({ type }) => type === "decode").length,
       prefillTokens: prefillTokens(progress, plan),
       ms,
@@ -179,13 +205,13 @@ export class SlotGroup {
    * When a native batch fails, the engine gives its error to every request in it. Each is then tried on its own, so that
    * only the one that is to blame fails.
    */
-  async #retryAlone(running: readonly SlotRun[], plan: readonly Work[], step: number): Promise<void> {
-    const failed = running.filter(({ failure }) => failure !== undefined);
+  async #retryAlone({ runs, plan, number }: PlannedStep): Promise<void> {
+    const failed = runs.filter(hasFailed);
     const errors = failed.map(({ failure }) => failure?.error);
     const together = failed.filter((_, index) => errors.filter((error) => error === errors[index]).length > 1);
     for (const run of together) {
-      const work = plan[running.indexOf(run)];
-      if (work !== undefined && !run.job.signal.aborted) await run.advance(work, step);
+      const work = plan[runs.indexOf(run)];
+      if (work !== undefined && !run.job.signal.aborted) await run.advance(work, number);
     }
   }
 
@@ -253,6 +279,15 @@ export class SlotGroup {
 function canMove(slot: Slot): boolean {
   const { ticket, run } = slot;
   return ticket !== undefined && (run === undefined || !run.isPaused || hasEnded(slot));
+}
+
+/** Whether it has to leave or to enter before the next step. */
+function needsPause(slot: Slot): boolean {
+  return isNew(slot) || hasEnded(slot);
+}
+
+function hasFailed({ failure }: SlotRun): boolean {
+  return failure !== undefined;
 }
 
 function isNew({ ticket, run }: Slot): boolean {

@@ -47,14 +47,15 @@ export const LIGHT_TOKENS = 32;
  */
 export function planStep(slots: readonly Progress[], limits: StepLimits): Work[] {
   const plan = slots.map(({ decodes, isPaused }): Work => (decodes && !isPaused ? DECODE : WAIT));
-  const decoding = Math.min(limits.decodeWidth, plan.filter((work) => work === DECODE).length);
-  holdBack(slots, plan, decoding);
+  const wanted = plan.reduce((count, work) => (work === DECODE ? count + 1 : count), 0);
+  const decoding = Math.min(limits.decodeWidth, wanted);
+  if (decoding < wanted) holdBack(slots, plan, decoding);
+  if (slots.every(({ decodes }) => decodes)) return plan;
 
   const prefilling = slots
     .map((slot, index) => ({ index, left: tokensLeft(slot) }))
-    .filter(({ left }) => left > 0 && (!limits.isLight || left <= LIGHT_TOKENS));
-  if (prefilling.length === 0) return plan;
-  prefilling.sort((a, b) => a.left - b.left);
+    .filter(({ left }) => left > 0 && (!limits.isLight || left <= LIGHT_TOKENS))
+    .toSorted((a, b) => a.left - b.left);
   let budget = Math.min(Math.max(limits.sliceTokens, prefilling.length), Math.max(1, limits.batchSize - decoding));
   for (const [rank, { index, left }] of prefilling.entries()) {
     const share = limits.isLight ? budget : Math.ceil(budget / (prefilling.length - rank));
@@ -74,7 +75,6 @@ export function tokensLeft({ decodes, promptTokens, evaluatedTokens }: Progress)
 /** Of those that would decode, lets no more than `width` do so: those that have waited longest. */
 function holdBack(slots: readonly Progress[], plan: Work[], width: number): void {
   const indices = plan.flatMap((work, index) => (work === DECODE ? [index] : []));
-  if (indices.length <= width) return;
   indices.sort((a, b) => (slots[a]?.lastStep ?? 0) - (slots[b]?.lastStep ?? 0));
   for (const index of indices.slice(width)) plan[index] = WAIT;
 }
