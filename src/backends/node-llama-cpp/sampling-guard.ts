@@ -16,14 +16,11 @@ export function guardSampling(context: LlamaContext): void {
   if (typeof native !== "object" || native === null) throw new TypeError("The context has no native part");
   const sample: unknown = Reflect.get(native, "sampleToken");
   if (typeof sample !== "function") throw new TypeError("The native context has no sampler");
-  const guarded = async (...given: unknown[]): Promise<unknown> => {
-    try {
-      const sampled: unknown = await Reflect.apply(sample, native, given);
-      return sampled;
-    } catch {
-      // with probabilities asked for, the library reads the first of three
-      return given.length > 2 ? [NO_TOKEN] : NO_TOKEN;
-    }
+  // no async function: it runs for every token
+  const guarded = (...given: unknown[]): unknown => {
+    const sampled: unknown = Reflect.apply(sample, native, given);
+    // with probabilities asked for, the library reads the first of three
+    return sampled instanceof Promise ? sampled.catch(() => (given.length > 2 ? [NO_TOKEN] : NO_TOKEN)) : sampled;
   };
   Object.defineProperty(native, "sampleToken", { value: guarded, configurable: true });
 }

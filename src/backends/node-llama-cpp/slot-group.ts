@@ -141,8 +141,8 @@ export class SlotGroup {
     const endEvaluating = beginEvaluating();
     try {
       // Asked anew after every pause: a job may have been given a slot while the pause ended.
-      while (this.#slots.some(canMove)) {
-        if (this.#slots.some(needsPause)) {
+      for (let next = nextOf(this.#slots); next !== "rest"; next = nextOf(this.#slots)) {
+        if (next === "pause") {
           await this.#pause();
           continue;
         }
@@ -275,10 +275,14 @@ export class SlotGroup {
   }
 }
 
-/** Whether a turn would do anything for this slot. */
-function canMove(slot: Slot): boolean {
-  const { ticket, run } = slot;
-  return ticket !== undefined && (run === undefined || !run.isPaused || hasEnded(slot));
+/** What is to be done now: let requests in or out, a step, or nothing. */
+function nextOf(slots: readonly Slot[]): "pause" | "step" | "rest" {
+  let next: "step" | "rest" = "rest";
+  for (const slot of slots) {
+    if (needsPause(slot)) return "pause";
+    if (slot.run?.isPaused === false) next = "step";
+  }
+  return next;
 }
 
 /** Whether it has to leave or to enter before the next step. */
