@@ -40,6 +40,12 @@ export async function calibrated(): Promise<Figure[]> {
       bareMany: () => bareMany.stepped(prompts.many, tokens),
       manyOnOne: () => manyOnOne.generate(prompts.many, tokens),
     });
+    figures.push({
+      figure: `layouts chosen, ${file}`,
+      target: "stated",
+      measured: [few, many, manyOnOne].map(layoutOf).join("; "),
+      met: undefined,
+    });
     const told = `up to ${MAX_THREADS} threads, against a bare stepped loop on one, ${file}`;
     figures.push(
       speed(`${FEW} streams, ${told}`, rates.few, rates.bareFew, LEAST[file]),
@@ -61,4 +67,10 @@ export async function calibrated(): Promise<Figure[]> {
     met: mean >= LEAST_ON_ONE.mean,
   });
   return figures;
+}
+
+function layoutOf({ models }: Managed): string {
+  const { parallel, layout } = models.info("m") ?? {};
+  if (layout === undefined) return "none";
+  return `${parallel} slots: ${layout.contexts} × ${layout.threadsPerContext} thread(s), width ${layout.decodeWidth} (${layout.chosenBy})`;
 }

@@ -28,7 +28,7 @@ export async function threads(): Promise<Figure[]> {
           memoryBudget: "unlimited",
           maxThreads: count,
         });
-        await models.load("m", source, { contextSize: 256, parallel: 4 });
+        await models.load("m", source, { contextSize: 256, parallel: 4, threads: count });
         for (const streams of [1, 4]) {
           const began = performance.now();
           const options = { maxTokens, temperature: 0 } as const;

@@ -39,8 +39,8 @@ export interface EngineOptions {
   /** Look through all weights while they are loaded; numbers that are none are `invalid_model_file`. Default false. */
   readonly checkTensors?: boolean | undefined;
   /**
-   * CPU threads of this model in all, at most the supervisor's `maxThreads`. Default: `maxThreads`. How they are spread over
-   * its contexts is measured at the first load, see {@link SlotLayout}.
+   * CPU threads of this model, at most the supervisor's `maxThreads`, all of them for one context. Default: up to
+   * `maxThreads`, and how they are best spread over contexts is measured at the first load, see {@link SlotLayout}.
    */
   readonly threads?: number | undefined;
   /** Slots of a context that decode in one step at most. Default: what is fastest, measured at the first load. */
@@ -80,6 +80,8 @@ export interface ModelProfile extends EngineOptions {
   readonly contextSize: number;
   readonly parallel: number;
   readonly threads: number;
+  /** True: the caller has set `threads`. */
+  readonly threadsAreSet?: boolean;
   readonly maxQueue: number;
 }
 

@@ -24,6 +24,7 @@ export function profileOf(id: ModelId, settings: LoadSettings, model: ResolvedMo
     contextSize: engine.contextSize ?? Math.min(DEFAULT_CONTEXT_SIZE, model.trainedContextSize),
     parallel: mode === "direct" ? textsAtOnce(capabilities, parallel, threads) : parallel,
     threads,
+    threadsAreSet: engine.threads !== undefined,
     maxQueue: engine.maxQueue ?? DEFAULT_MAX_QUEUE,
   };
 }

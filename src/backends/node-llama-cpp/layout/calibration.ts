@@ -1,4 +1,4 @@
-/** Measures how fast a loaded model decodes in each layout. Takes about two seconds at most, unless single steps are slower. */
+/** Measures how fast a loaded model decodes in each layout. Takes two seconds or so, more where single steps are slow. */
 import type { LlamaContext, LlamaContextSequence, LlamaModel, Token } from "node-llama-cpp";
 import { createGenerationContext, newSequence } from "../contexts.js";
 import { engineIsBusy } from "../engine-activity.js";
@@ -19,10 +19,11 @@ const CONTEXT_TOKENS = 256;
 /** A candidate is measured for about so long, or in two runs of so many steps. */
 const CANDIDATE = { ms: 120, steps: 24 };
 /** No further widths are tried after this time. */
-const BUDGET_MS = 2_000;
+const WIDTHS_MS = 1_500;
 /** What takes so long is given up: the machine has something else to do, and a load is waiting. */
-const LIMIT_MS = 6_000;
-const WARM_UP_STEPS = 2;
+const LIMIT_MS = 10_000;
+/** Fewer than two say nothing about which is better. */
+const LEAST_WIDTHS = 2;
 
 export interface CalibrationInput extends SpreadInput {
   readonly model: LlamaModel;
@@ -43,7 +44,6 @@ export class NotMeasurable extends Error {}
 /** @throws NotMeasurable, the signal's reason, or the engine's error. */
 export async function calibrate(given: CalibrationInput): Promise<Calibration> {
   const startedAt = performance.now();
-  const endsAt = startedAt + BUDGET_MS;
   const check = () => {
     given.signal.throwIfAborted();
     if (engineIsBusy()) throw new NotMeasurable("the engine was busy");
@@ -54,7 +54,7 @@ export async function calibrate(given: CalibrationInput): Promise<Calibration> {
   const rates: [SpreadRates, ...SpreadRates[]] = [await ratesOf(first, input)];
   for (const spread of others) rates.push(await ratesOf(spread, input));
   const { spread } = chooseSpread(rates);
-  const steps = input.decodeWidth === undefined ? await stepsOf(spread, input, endsAt) : [];
+  const steps = input.decodeWidth === undefined ? await stepsOf(spread, input) : [];
   return {
     spread,
     steps,
@@ -76,20 +76,21 @@ function ratesOf(spread: Spread, input: Running): Promise<SpreadRates> {
   });
 }
 
-/** Interleaved, so that what disturbs the machine disturbs all widths alike. */
-function stepsOf(spread: Spread, input: Running, endsAt: number): Promise<StepTime[]> {
+/** In two rounds, so that what disturbs the machine for a moment disturbs no width in both. */
+function stepsOf(spread: Spread, input: Running): Promise<StepTime[]> {
   const [slots = input.slots] = slotsOf(input.slots, spread.contexts);
   const widths = candidateWidths(slots);
   if (widths.length === 1) return Promise.resolve([]);
   return withLanes(spread, input, async (contexts) => {
-    const times = new Map<number, number[]>();
+    const endsAt = performance.now() + WIDTHS_MS;
+    const times = new Map<number, number>();
     for (let round = 0; round < 2; round++) {
       for (const width of widths) {
-        if (performance.now() > endsAt && times.size >= 2 && !times.has(width)) continue;
-        times.set(width, [...(times.get(width) ?? []), await stepMs(contexts, width)]);
+        if (performance.now() > endsAt && times.size >= LEAST_WIDTHS) break;
+        times.set(width, Math.min(times.get(width) ?? Infinity, await stepMs(contexts, width)));
       }
     }
-    return [...times].map(([width, ms]) => ({ width, ms: Math.min(...ms) }));
+    return [...times].map(([width, ms]) => ({ width, ms }));
   });
 }
 
@@ -108,8 +109,8 @@ async function stepMs(contexts: readonly Lanes[], width: number): Promise<number
     return (performance.now() - startedAt) / steps;
   };
   const firstMs = await run(1);
-  const steps = Math.min(CANDIDATE.steps, Math.max(1, Math.round(CANDIDATE.ms / firstMs / 2)));
-  return Math.min(await run(steps), await run(steps));
+  const steps = Math.min(CANDIDATE.steps, Math.round(CANDIDATE.ms / firstMs / 2));
+  return steps <= 1 ? Math.min(firstMs, await run(1)) : Math.min(await run(steps), await run(steps));
 }
 
 /** Makes the contexts of a spread, warmed up, and gives them back, whatever happens. */
@@ -124,7 +125,7 @@ async function withLanes<Result>(
       const plan = { kind: "slots", contextSize: CONTEXT_TOKENS, sequences, batchSize, threads } as const;
       made.push(new Lanes(model, await createGenerationContext(model, plan), sequences, check));
     }
-    for (let step = 0; step < WARM_UP_STEPS; step++) await Promise.all(made.map((lanes) => lanes.step(Infinity)));
+    await Promise.all(made.map((lanes) => lanes.step(Infinity)));
     return await work(made);
   } finally {
     await Promise.all(made.map((lanes) => lanes.dispose()));

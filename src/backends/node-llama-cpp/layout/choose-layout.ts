@@ -68,14 +68,15 @@ export async function chooseLayout(
 }
 
 async function measure(
-  { profile, ...subject }: LayoutSubject,
+  subject: LayoutSubject,
   native: LlamaModel,
   signal: AbortSignal,
 ): Promise<Calibration | undefined> {
   const end = await measuring.take(signal, () => new RangeError("Turns without a limit are never full"));
   try {
+    const { profile } = subject;
     return await calibrate({
-      ...spreadInput({ profile, ...subject }),
+      ...spreadInput(subject),
       model: native,
       batchSize: generationBatch(profile, profile.parallel),
       decodeWidth: profile.decodeWidth,
@@ -89,8 +90,9 @@ async function measure(
   }
 }
 
-function spreadInput({ profile, gpuLayers }: Pick<LayoutSubject, "profile" | "gpuLayers">): SpreadInput {
-  return { slots: profile.parallel, threads: profile.threads, usesGpu: gpuLayers > 0 };
+function spreadInput({ model, profile, gpuLayers }: LayoutSubject): SpreadInput {
+  const { parallel: slots, threads, threadsAreSet = false } = profile;
+  return { slots, threads, isFixed: threadsAreSet || gpuLayers > 0, sizeBytes: model.sizeBytes };
 }
 
 function hasChoice(subject: LayoutSubject): boolean {
@@ -105,11 +107,11 @@ function recall(subject: LayoutSubject): Promise<Calibration | undefined> {
 
 function keyOf({ model, profile, gpuLayers, llama }: LayoutSubject): CalibrationKey {
   const [file] = model.files;
-  const { parallel, threads, decodeWidth, batchSize, kvCacheType, flashAttention } = profile;
+  const { parallel, threads, threadsAreSet, decodeWidth, batchSize, kvCacheType, flashAttention } = profile;
   return {
     file: { name: path.basename(file.path), sizeBytes: model.sizeBytes, modifiedMs: file.mtimeMs },
     engine: `${llama.llamaCppRelease.release} ${llama.buildType} ${llama.gpu}`,
-    options: { parallel, threads, decodeWidth, batchSize, kvCacheType, flashAttention, gpuLayers },
+    options: { parallel, threads, threadsAreSet, decodeWidth, batchSize, kvCacheType, flashAttention, gpuLayers },
   };
 }
 

@@ -17,32 +17,37 @@ export interface SpreadInput {
   readonly slots: number;
   /** CPU threads of the model. */
   readonly threads: number;
-  /** With layers on a GPU there is one context: threads of the CPU are not what limits it. */
-  readonly usesGpu: boolean;
+  /** One context with all threads: the caller has set them, or layers are on a GPU, and then they are not what limits it. */
+  readonly isFixed: boolean;
+  /** Of the model's files. */
+  readonly sizeBytes: number;
 }
 
 /** Beyond this many, compute buffers cost more than they gain. */
 const MOST_CONTEXTS = 4;
 /** Kernels work in blocks of rows, and some of their borders lie here (measured). */
-const WIDTHS = [4, 6, 7, 8, 12, 14, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+const WIDTHS = [128, 64, 32, 16, 8, 4, 192, 96, 48, 24, 12, 6, 14, 7];
+/** A smaller model is faster with one thread than with several, which wait for each other more than they work (measured). */
+const WORTH_THREADS_BYTES = 2 ** 28;
 
 /** The spreads to choose from; the first is what is taken where none is measured. */
-export function candidateSpreads({ slots, threads, usesGpu }: SpreadInput): [Spread, ...Spread[]] {
-  const fallback: Spread = { contexts: 1, threads };
-  if (usesGpu) return [fallback];
+export function candidateSpreads(input: SpreadInput): [Spread, ...Spread[]] {
+  const { slots, threads, isFixed, sizeBytes } = input;
+  if (isFixed) return [{ contexts: 1, threads }];
+  const fallback: Spread = { contexts: 1, threads: sizeBytes < WORTH_THREADS_BYTES ? 1 : threads };
   const spreads = [1, 2, MOST_CONTEXTS]
     .filter((contexts) => contexts === 1 || contexts <= Math.min(threads, slots))
     .flatMap((contexts): Spread[] => {
       const share = Math.floor(threads / contexts);
       return share === 1 ? [{ contexts, threads: 1 }] : [1, share].map((each) => ({ contexts, threads: each }));
     });
-  const others = spreads.filter((spread) => spread.contexts !== 1 || spread.threads !== threads);
+  const others = spreads.filter((spread) => spread.contexts !== 1 || spread.threads !== fallback.threads);
   return [fallback, ...others];
 }
 
-/** The widths to choose from on a context of so many slots, the widest first; up to 4 slots all always advance. */
+/** The widths to choose from on a context of so many slots, the most telling first; up to 4 slots all always advance. */
 export function candidateWidths(slots: number): number[] {
-  return slots <= 4 ? [slots] : [slots, ...WIDTHS.filter((width) => width < slots).toReversed()];
+  return slots <= 4 ? [slots] : [slots, ...WIDTHS.filter((width) => width < slots)];
 }
 
 /** Slots of each context. */

@@ -7,13 +7,18 @@ import {
   type SpreadRates,
 } from "../../../../src/backends/node-llama-cpp/layout/layout.js";
 
-const cpu = (slots: number, threads: number) => candidateSpreads({ slots, threads, usesGpu: false });
+const cpu = (slots: number, threads: number, sizeBytes = 2 ** 30) =>
+  candidateSpreads({ slots, threads, isFixed: false, sizeBytes });
 const spread = (contexts: number, threads: number) => ({ contexts, threads });
 
 describe("candidateSpreads", () => {
-  it("leaves no choice with one thread, or on a GPU", () => {
+  it("leaves no choice with one thread, or where the threads are set", () => {
     expect(cpu(8, 1)).toEqual([spread(1, 1)]);
-    expect(candidateSpreads({ slots: 8, threads: 6, usesGpu: true })).toEqual([spread(1, 6)]);
+    expect(candidateSpreads({ slots: 8, threads: 6, isFixed: true, sizeBytes: 0 })).toEqual([spread(1, 6)]);
+  });
+
+  it("begins with one thread for a small model", () => {
+    expect(cpu(8, 2, 1e6)).toEqual([spread(1, 1), spread(1, 2), spread(2, 1)]);
   });
 
   it("begins with one context of all threads, then fewer threads, then more contexts", () => {
@@ -32,9 +37,9 @@ describe("candidateWidths", () => {
     expect([1, 2, 4].map(candidateWidths)).toEqual([[1], [2], [4]]);
   });
 
-  it("tries all slots first, then ever fewer", () => {
-    expect(candidateWidths(8)).toEqual([8, 7, 6, 4]);
-    expect(candidateWidths(16)).toEqual([16, 14, 12, 8, 7, 6, 4]);
+  it("tries all slots first, then halves, then what lies between", () => {
+    expect(candidateWidths(8)).toEqual([8, 4, 6, 7]);
+    expect(candidateWidths(16)).toEqual([16, 8, 4, 12, 6, 14, 7]);
   });
 });
 
