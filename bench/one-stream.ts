@@ -14,6 +14,11 @@ const LEAST_OF_LOOP = 0.97;
 const LEAST_OF_COMPLETION = { file: "tiny-f32", least: 1.05 } as const;
 const LEAST_OF_CHAT = { file: "tiny-f32", least: 1.4 } as const;
 
+let readLength = 0;
+const read = (text: string) => {
+  readLength += text.length;
+};
+
 export async function oneStream(): Promise<Figure[]> {
   const figures: Figure[] = [];
   for (const file of FILES) {
@@ -27,6 +32,8 @@ export async function oneStream(): Promise<Figure[]> {
       generate: () => managed.generate(prompts),
       loop: () => bare.free(prompts),
       completion: () => bare.completion(prompt),
+      stream: () => managed.stream(prompts, read),
+      chunkedCompletion: () => bare.completion(prompt, read),
       chat: () => managed.chat(prompts),
       session: () => bare.chat(prompt, undefined),
       plainSession: () => bare.chat(prompt, ""),
@@ -42,6 +49,12 @@ export async function oneStream(): Promise<Figure[]> {
         leastOf(LEAST_OF_COMPLETION),
       ),
       speed(
+        `the same, both giving their text as it comes (\`stream\`, \`onTextChunk\`), ${file}`,
+        rates.stream,
+        rates.chunkedCompletion,
+        leastOf(LEAST_OF_COMPLETION),
+      ),
+      speed(
         `one chat against \`LlamaChatSession\` as each comes, ${file}`,
         rates.chat,
         rates.session,
@@ -50,5 +63,6 @@ export async function oneStream(): Promise<Figure[]> {
       speed(`the same without that one's system prompt, ${file}`, rates.chat, rates.plainSession),
     );
   }
+  if (readLength === 0) throw new Error("No text came");
   return figures;
 }

@@ -74,12 +74,12 @@ export class BareLoops {
   }
 
   /** The library's own completion, on the first sequence. */
-  async completion(prompt: string, tokens = TOKENS): Promise<number> {
+  async completion(prompt: string, onTextChunk?: (text: string) => void, tokens = TOKENS): Promise<number> {
     const [stream] = await this.#prepare([prompt]);
     if (stream === undefined) throw new Error("There is no sequence");
     const completion = new LlamaCompletion({ contextSequence: stream.sequence });
     const rate = await this.#rate(tokens, () =>
-      completion.generateCompletion(prompt, { ...GREEDY, maxTokens: tokens }),
+      completion.generateCompletion(prompt, { ...GREEDY, maxTokens: tokens, ...(onTextChunk && { onTextChunk }) }),
     );
     const evaluated = stream.sequence.nextTokenIndex - stream.prompt.length;
     completion.dispose({ disposeSequence: false });

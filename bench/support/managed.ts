@@ -53,6 +53,15 @@ export class Managed implements AsyncDisposable {
     return this.#rate(prompts, tokens, (prompt, options) => this.models.generate("m", prompt, options));
   }
 
+  /** The same, read piece by piece as it comes. */
+  stream(prompts: readonly string[], onPiece: (text: string) => void, tokens = TOKENS): Promise<number> {
+    return this.#rate(prompts, tokens, async (prompt, options) => {
+      const stream = this.models.stream("m", prompt, options);
+      for await (const piece of stream) onPiece(piece);
+      return stream.result;
+    });
+  }
+
   /** The same with the template of the model's file. */
   chat(prompts: readonly string[], tokens = TOKENS): Promise<number> {
     return this.#rate(prompts, tokens, (prompt, options) =>
