@@ -18,10 +18,11 @@ import {
 const CONTEXT_TOKENS = 256;
 /** A candidate is measured for about so long, or in two runs of so many steps. */
 const CANDIDATE = { ms: 120, steps: 24 };
-/** No further widths are tried after this time. */
+/** No further spreads are tried after this time, and no further widths: a load is waiting. */
+const SPREADS_MS = 3_000;
 const WIDTHS_MS = 1_500;
-/** What takes so long is given up: the machine has something else to do, and a load is waiting. */
-const LIMIT_MS = 10_000;
+/** A spread whose first step is so many times slower than the best one's is not looked at any longer. */
+const HOPELESS = 2;
 /** Fewer than two say nothing about which is better. */
 const LEAST_WIDTHS = 2;
 
@@ -38,21 +39,26 @@ interface Running extends CalibrationInput {
   readonly check: () => void;
 }
 
-/** Figures that were measured now would be wrong: the engine or the machine has something else to do. */
+/** Nothing can be said: the engine has something else to do, so that figures would be wrong, or it failed on a step. */
 export class NotMeasurable extends Error {}
 
-/** @throws NotMeasurable, the signal's reason, or the engine's error. */
+/** @throws NotMeasurable, the signal's reason, or the engine's error if it cannot make a context. */
 export async function calibrate(given: CalibrationInput): Promise<Calibration> {
-  const startedAt = performance.now();
+  const endsAt = performance.now() + SPREADS_MS;
   const check = () => {
     given.signal.throwIfAborted();
     if (engineIsBusy()) throw new NotMeasurable("the engine was busy");
-    if (performance.now() > startedAt + LIMIT_MS) throw new NotMeasurable("the machine was too slow");
   };
   const input = { ...given, check };
   const [first, ...others] = candidateSpreads(input);
-  const rates: [SpreadRates, ...SpreadRates[]] = [await ratesOf(first, input)];
-  for (const spread of others) rates.push(await ratesOf(spread, input));
+  const found = await ratesOf(first, input, 0);
+  if (found === undefined) throw new NotMeasurable("the first spread was not measured");
+  const rates: [SpreadRates, ...SpreadRates[]] = [found];
+  for (const spread of others) {
+    if (performance.now() > endsAt) break;
+    const other = await ratesOf(spread, input, Math.max(...rates.map(({ full }) => full)));
+    if (other !== undefined) rates.push(other);
+  }
   const { spread } = chooseSpread(rates);
   const steps = input.decodeWidth === undefined ? await stepsOf(spread, input) : [];
   return {
@@ -67,12 +73,15 @@ export async function calibrate(given: CalibrationInput): Promise<Calibration> {
   };
 }
 
-function ratesOf(spread: Spread, input: Running): Promise<SpreadRates> {
+/** `best`: tokens per second of all slots in the best spread so far. Undefined for one that is hopeless beside it. */
+function ratesOf(spread: Spread, input: Running, best: number): Promise<SpreadRates | undefined> {
+  const rate = (slots: number, ms: number) => (1_000 * slots) / ms;
   return withLanes(spread, input, async (contexts) => {
-    const [one] = contexts;
-    const singleMs = one === undefined ? Infinity : await stepMs([one], 1);
+    const firstMs = await run(contexts, Infinity, 1);
+    if (rate(input.slots, firstMs) < best / HOPELESS) return undefined;
     const fullMs = await stepMs(contexts, Infinity);
-    return { spread, single: 1_000 / singleMs, full: (1_000 * input.slots) / fullMs };
+    const singleMs = await stepMs(contexts.slice(0, 1), 1);
+    return { spread, single: rate(1, singleMs), full: rate(input.slots, fullMs) };
   });
 }
 
@@ -99,18 +108,21 @@ function stepsOf(spread: Spread, input: Running): Promise<StepTime[]> {
  * service; the better of two runs, since what disturbs only ever adds time.
  */
 async function stepMs(contexts: readonly Lanes[], width: number): Promise<number> {
-  const run = async (steps: number) => {
-    const startedAt = performance.now();
-    await Promise.all(
-      contexts.map(async (lanes) => {
-        for (let step = 0; step < steps; step++) await lanes.step(width);
-      }),
-    );
-    return (performance.now() - startedAt) / steps;
-  };
-  const firstMs = await run(1);
+  const firstMs = await run(contexts, width, 1);
   const steps = Math.min(CANDIDATE.steps, Math.round(CANDIDATE.ms / firstMs / 2));
-  return steps <= 1 ? Math.min(firstMs, await run(1)) : Math.min(await run(steps), await run(steps));
+  if (steps <= 1) return Math.min(firstMs, await run(contexts, width, 1));
+  return Math.min(await run(contexts, width, steps), await run(contexts, width, steps));
+}
+
+/** Milliseconds of each of so many steps. */
+async function run(contexts: readonly Lanes[], width: number, steps: number): Promise<number> {
+  const startedAt = performance.now();
+  await Promise.all(
+    contexts.map(async (lanes) => {
+      for (let step = 0; step < steps; step++) await lanes.step(width);
+    }),
+  );
+  return (performance.now() - startedAt) / steps;
 }
 
 /** Makes the contexts of a spread, warmed up, and gives them back, whatever happens. */
@@ -167,7 +179,11 @@ class Lanes {
     const from = this.#next;
     const turn = [...this.#lanes.slice(from), ...this.#lanes.slice(0, from)].slice(0, width);
     this.#next = (from + turn.length) % this.#lanes.length;
-    await Promise.all(turn.map((lane) => this.#advance(lane)));
+    try {
+      await Promise.all(turn.map((lane) => this.#advance(lane)));
+    } catch (cause) {
+      throw new NotMeasurable("a step failed", { cause });
+    }
   }
 
   /** At the end of the text, or of the context, it begins again. */
