@@ -109,6 +109,7 @@ export interface ChatOptions extends GenerateOptions {
 export interface ToolDefinition {
   /** 1 to 64 of the characters A-Z, a-z, 0-9, `_` and `-`; each name once. */
   readonly name: string;
+  /** Told to the model: what the function does, and when to call it. */
   readonly description?: string | undefined;
   /**
    * JSON schema of the arguments, of type `object`; what it may hold is said at {@link SamplingOptions.jsonSchema}. The

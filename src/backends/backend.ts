@@ -22,6 +22,7 @@ import type { Capability, DeviceInfo, Mode, ModelId, ModelSource, SlotLayout } f
 export interface EngineOptions {
   /** Layers to put on the GPU. Default `"auto"`: as many as fit. */
   readonly gpuLayers?: number | "auto" | "max" | undefined;
+  /** How a model is split over GPUs. node-llama-cpp refuses this, `tensorSplit`, `mainGpu`, and with a GPU `offloadKqv: false`. */
   readonly splitMode?: "none" | "layer" | "row" | undefined;
   /** Weights of the split over the GPUs; a zero leaves that GPU out; empty = equal shares. */
   readonly tensorSplit?: readonly number[] | undefined;
