@@ -111,7 +111,7 @@ function checkSchema(schema: unknown, at: string, depth: number, outerDefs: Json
   for (const keyword of Object.keys(schema)) {
     if (KEYWORDS[kind].includes(keyword) || ANNOTATIONS.has(keyword)) continue;
     refuse(
-      `${at} without "${keyword}", which would have no effect (${KEYWORDS[kind].join(", ")} have)`,
+      `${at} without "${keyword}", which would have no effect here (known: ${KEYWORDS[kind].join(", ")})`,
       schema[keyword],
     );
   }
