@@ -8,6 +8,7 @@ import type {
   FinishReason,
   GenerateOptions,
   GenerationPart,
+  JsonSchema,
   Priority,
   RequestPhase,
   StepReport,
@@ -189,7 +190,7 @@ export interface Sampling {
   /** How many of the likeliest tokens to tell beside each token's own probability. `undefined`: tell nothing. */
   readonly topLogprobs?: number | undefined;
   /** As the caller gave it. Refused with `invalid_option` before anything runs, if the engine cannot honour all of it. */
-  readonly jsonSchema?: Readonly<Record<string, unknown>> | undefined;
+  readonly jsonSchema?: JsonSchema | undefined;
   /** GBNF text, likewise. Never beside `jsonSchema`. */
   readonly grammar?: string | undefined;
   readonly onOverflow?: GenerateOptions["onOverflow"];
