@@ -233,15 +233,23 @@ export interface Lease extends Disposable {
   readonly incarnation: number;
   /** The engine's own model object (for node-llama-cpp its `LlamaModel`), where it lives in this process. */
   readonly native: unknown;
-  // the calls are those of ModelManager, without the id
+  /** Like {@link ModelManager.generate}. */
   generate(prompt: string, options?: GenerateOptions): Promise<GenerateResult>;
+  /** Like {@link ModelManager.stream}. */
   stream(prompt: string, options?: GenerateOptions): GenerationStream;
+  /** Like {@link ModelManager.chat}. */
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Promise<ChatResult>;
+  /** Like {@link ModelManager.streamChat}. */
   streamChat(messages: readonly ChatMessage[], options?: ChatOptions): GenerationStream<ChatResult>;
+  /** Like {@link ModelManager.embed}. */
   embed(text: string, options?: EmbedOptions): Promise<EmbedResult>;
+  /** Like {@link ModelManager.embedMany}. */
   embedMany(texts: readonly string[], options?: EmbedOptions): Promise<EmbedManyResult>;
+  /** Like {@link ModelManager.rank}. */
   rank(query: string, documents: readonly string[], options?: RankOptions): Promise<RankResult>;
+  /** Like {@link ModelManager.tokenize}. */
   tokenize(text: string): Promise<number[]>;
+  /** Like {@link ModelManager.detokenize}. */
   detokenize(tokens: readonly number[]): Promise<string>;
   /** Gives the model back. A second call does nothing. */
   release(): void;

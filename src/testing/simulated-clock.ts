@@ -1,8 +1,11 @@
 import { SimulatedClock as XstateClock } from "xstate";
-import type { Clock } from "../api.js";
 
 /** A clock that stands still until a test moves it; for `clock` of `ModelSupervisor.start`. */
-export interface SimulatedClock extends Clock {
+export interface SimulatedClock {
+  /** Milliseconds; 0 at first. */
+  now(): number;
+  setTimeout(callback: () => void, delayMs: number): unknown;
+  clearTimeout(handle: unknown): void;
   /** Moves the time on by so many milliseconds, and calls what became due, in its order. */
   increment(ms: number): void;
 }
