@@ -332,9 +332,13 @@ export interface ModelManager extends AsyncDisposable {
   chat(id: ModelId, messages: readonly ChatMessage[], options?: ChatOptions): Promise<ChatResult>;
   /** Like {@link ModelManager.chat}, in pieces. Errors come from the iteration and from `result`. */
   streamChat(id: ModelId, messages: readonly ChatMessage[], options?: ChatOptions): GenerationStream<ChatResult>;
-  /** A vector of length 1 (unless `normalize` is false). An empty text is `invalid_option`. @throws like {@link ModelManager.generate} */
+  /**
+   * A vector of length 1 (unless `normalize` is false). An empty text is `invalid_option`. For many texts take
+   * {@link ModelManager.embedMany}: calls of this one count against `maxQueue`, and are refused with `queue_full` beyond it.
+   * @throws like {@link ModelManager.generate}
+   */
   embed(id: ModelId, text: string, options?: EmbedOptions): Promise<EmbedResult>;
-  /** Like {@link ModelManager.embed}, of several texts; as many at once as the model's `parallel` allows. */
+  /** Like {@link ModelManager.embed}, of any number of texts in one call; `parallel` of them are evaluated at once. */
   embedMany(id: ModelId, texts: readonly string[], options?: EmbedOptions): Promise<EmbedManyResult>;
   /** Scores documents by how well they answer a query, best first; for reranker models. @throws like {@link ModelManager.generate} */
   rank(id: ModelId, query: string, documents: readonly string[], options?: RankOptions): Promise<RankResult>;
