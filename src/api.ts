@@ -233,14 +233,23 @@ export interface Lease extends Disposable {
   readonly incarnation: number;
   /** The engine's own model object (for node-llama-cpp its `LlamaModel`), where it lives in this process. */
   readonly native: unknown;
+  /** Like {@link ModelManager.generate}. */
   generate(prompt: string, options?: GenerateOptions): Promise<GenerateResult>;
+  /** Like {@link ModelManager.stream}. */
   stream(prompt: string, options?: GenerateOptions): GenerationStream;
+  /** Like {@link ModelManager.chat}. */
   chat(messages: readonly ChatMessage[], options?: ChatOptions): Promise<ChatResult>;
+  /** Like {@link ModelManager.streamChat}. */
   streamChat(messages: readonly ChatMessage[], options?: ChatOptions): GenerationStream<ChatResult>;
+  /** Like {@link ModelManager.embed}. */
   embed(text: string, options?: EmbedOptions): Promise<EmbedResult>;
+  /** Like {@link ModelManager.embedMany}. */
   embedMany(texts: readonly string[], options?: EmbedOptions): Promise<EmbedManyResult>;
+  /** Like {@link ModelManager.rank}. */
   rank(query: string, documents: readonly string[], options?: RankOptions): Promise<RankResult>;
+  /** Like {@link ModelManager.tokenize}. */
   tokenize(text: string): Promise<number[]>;
+  /** Like {@link ModelManager.detokenize}. */
   detokenize(tokens: readonly number[]): Promise<string>;
   /** Gives the model back. A second call does nothing. */
   release(): void;
@@ -275,7 +284,7 @@ export interface ModelManager extends AsyncDisposable {
   unload(id: ModelId, options?: UnloadOptions): Promise<void>;
   /** Unloads and forgets a declared model; one that cannot be unloaded stays known. @throws like {@link ModelManager.unload} */
   remove(id: ModelId, options?: UnloadOptions): Promise<void>;
-  /** @throws not_loaded, invalid_option */
+  /** Makes this the model that {@link DEFAULT_MODEL} stands for. @throws not_loaded, invalid_option */
   setDefault(id: ModelId): Promise<void>;
   /**
    * Resolves when no declared model is loading any more.
@@ -292,14 +301,22 @@ export interface ModelManager extends AsyncDisposable {
 
   /** All models, in the order in which their ids were claimed. */
   list(): ModelInfo[];
+  /** The view of one model now; `undefined` if no model of this id is known. */
   info(id: ModelId): ModelInfo | undefined;
   /** True while requests are admitted. */
   isLoaded(id: ModelId): boolean;
+  /** The model that {@link DEFAULT_MODEL} stands for, if one was chosen. */
   defaultId(): ModelId | undefined;
+  /** What the models hold and may still claim, per device. */
   memory(): MemoryReport;
+  /** The actors that run now. */
   tree(): SupervisionNode;
 
   /**
+   * Goes on from a prompt as it is, without a chat template, and resolves to the whole text: 512 tokens at most, unless
+   * `maxTokens` says otherwise. Waits for a free slot.
+   *
+   * `id` may be {@link DEFAULT_MODEL}, as in every inference call.
    * @throws not_loaded, no_default_model, not_ready, unsupported_capability, invalid_option, queue_full,
    * context_length_exceeded, request_timeout, request_aborted, request_failed, backing_crashed; `signal.reason`, unwrapped
    */
@@ -307,19 +324,27 @@ export interface ModelManager extends AsyncDisposable {
   /** Like {@link ModelManager.generate}, in pieces. Errors come from the iteration and from `result`. */
   stream(id: ModelId, prompt: string, options?: GenerateOptions): GenerationStream;
   /**
-   * Like {@link ModelManager.generate}, with the chat template of the model's file, tools and reasoning.
+   * Answers a conversation, with the chat template of the model's file, tools and reasoning. Keeps nothing: give it all
+   * messages each time; what of them was evaluated before is not evaluated again.
    * @throws like {@link ModelManager.generate}; also invalid_model_file if the file's chat template is broken, and
    * invalid_option of `messages` if it refuses this conversation
    */
   chat(id: ModelId, messages: readonly ChatMessage[], options?: ChatOptions): Promise<ChatResult>;
+  /** Like {@link ModelManager.chat}, in pieces. Errors come from the iteration and from `result`. */
   streamChat(id: ModelId, messages: readonly ChatMessage[], options?: ChatOptions): GenerationStream<ChatResult>;
-  /** A vector of length 1 (unless `normalize` is false). An empty text is `invalid_option`. @throws like {@link ModelManager.generate} */
+  /**
+   * A vector of length 1 (unless `normalize` is false). An empty text is `invalid_option`. For many texts take
+   * {@link ModelManager.embedMany}: calls of this one count against `maxQueue`, and are refused with `queue_full` beyond it.
+   * @throws like {@link ModelManager.generate}
+   */
   embed(id: ModelId, text: string, options?: EmbedOptions): Promise<EmbedResult>;
+  /** Like {@link ModelManager.embed}, of any number of texts in one call; `parallel` of them are evaluated at once. */
   embedMany(id: ModelId, texts: readonly string[], options?: EmbedOptions): Promise<EmbedManyResult>;
-  /** Best document first. @throws like {@link ModelManager.generate} */
+  /** Scores documents by how well they answer a query, best first; for reranker models. @throws like {@link ModelManager.generate} */
   rank(id: ModelId, query: string, documents: readonly string[], options?: RankOptions): Promise<RankResult>;
+  /** The ids of the tokens of a text, as the model's vocabulary has them; without begin token. */
   tokenize(id: ModelId, text: string): Promise<number[]>;
-  /** @throws invalid_option for an id outside the vocabulary */
+  /** The text of tokens. @throws invalid_option for an id outside the vocabulary */
   detokenize(id: ModelId, tokens: readonly number[]): Promise<string>;
 
   /** Holds a ready model, so that it is not unloaded without force. @throws not_loaded, no_default_model, not_ready */
@@ -333,7 +358,10 @@ export interface ModelManager extends AsyncDisposable {
   /** The machine's memory pools now. */
   devices(): Promise<readonly DeviceInfo[]>;
 
+  /** Calls the listener for each event of this name. @throws invalid_option for a name that is not known */
   on<Name extends keyof ModelManagerEvents>(event: Name, listener: ModelManagerEvents[Name]): this;
+  /** Like {@link ModelManager.on}, for the next event only. */
   once<Name extends keyof ModelManagerEvents>(event: Name, listener: ModelManagerEvents[Name]): this;
+  /** Takes a listener away. */
   off<Name extends keyof ModelManagerEvents>(event: Name, listener: ModelManagerEvents[Name]): this;
 }

@@ -370,7 +370,8 @@ export class ContextLengthExceededError extends ModelSupervisorError {
     super(
       `The prompt has ${promptTokens} tokens${maxTokens === undefined ? "" : ` and maxTokens is ${maxTokens}`}; ` +
         `model "${modelId}" holds ${contextSize} tokens per slot. ` +
-        "Shorten the prompt, lower maxTokens, or load the model with a larger contextSize.",
+        `Shorten the prompt${maxTokens === undefined ? "" : ", lower maxTokens"}, or load the model with a larger contextSize; ` +
+        "onOverflow (of embeddings and rankings: truncate) cuts what does not fit.",
     );
     this.modelId = modelId;
     this.contextSize = contextSize;

@@ -82,6 +82,7 @@ export type {
   GenerateOptions,
   GenerateResult,
   GenerationPart,
+  JsonSchema,
   LikelyToken,
   Priority,
   RankOptions,

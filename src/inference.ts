@@ -8,6 +8,12 @@ export interface RequestOptions {
   readonly timeoutMs?: number | undefined;
 }
 
+/**
+ * A JSON schema: a plain object, such as a `JSONSchema7` or what `z.toJSONSchema()` gives. What it may hold is said at
+ * {@link SamplingOptions.jsonSchema}.
+ */
+export type JsonSchema = object;
+
 /** How tokens are chosen and when to stop. */
 export interface SamplingOptions {
   /**
@@ -44,12 +50,12 @@ export interface SamplingOptions {
   /**
    * The text is JSON that obeys this schema. In it: `type` (`object`, `array`, `string`, `number`, `integer`, `boolean`,
    * `null`), `properties` (each is written, in this order), `additionalProperties` (default false), `required`, `items`,
-   * `prefixItems`, `enum`, `const`, `oneOf`, `$ref` to `$defs`, lengths and counts, `format` of dates and times. Other
+   * `prefixItems`, `enum`, `const`, `oneOf` and `anyOf` (alike), `$ref` to `$defs`, lengths and counts, `format` of dates and times. Other
    * keywords are refused, for they would have no effect.
    * Text that `maxTokens` cuts is closed to valid JSON, which need not obey the schema; its `finishReason` is `length`.
    * Text that ends at one of `stop` is not closed.
    */
-  readonly jsonSchema?: Readonly<Record<string, unknown>> | undefined;
+  readonly jsonSchema?: JsonSchema | undefined;
   /** The text is one of this grammar (GBNF, at most 64 KiB), or the beginning of one if it is cut. Not beside `jsonSchema`. */
   readonly grammar?: string | undefined;
 }
@@ -109,12 +115,13 @@ export interface ChatOptions extends GenerateOptions {
 export interface ToolDefinition {
   /** 1 to 64 of the characters A-Z, a-z, 0-9, `_` and `-`; each name once. */
   readonly name: string;
+  /** Told to the model: what the function does, and when to call it. */
   readonly description?: string | undefined;
   /**
    * JSON schema of the arguments, of type `object`; what it may hold is said at {@link SamplingOptions.jsonSchema}. The
    * arguments of a call obey it. Without one the tool takes no arguments.
    */
-  readonly parameters?: Readonly<Record<string, unknown>> | undefined;
+  readonly parameters?: JsonSchema | undefined;
 }
 
 /** A call that the model made. */

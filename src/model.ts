@@ -6,7 +6,7 @@ export type ModelId = string;
 /**
  * Where the weights are. Of a split set, any part.
  *
- * - the path of a GGUF file
+ * - the path of a GGUF file, absolute or from the working directory
  * - `hf:user/repo:quant`, `hf:user/repo/file.gguf` or `hf:user/repo/file.gguf#revision`: a file of the hub
  * - an https URL
  */
@@ -21,10 +21,17 @@ export function shownSource(source: ModelSource): string {
 /** What a model can be asked for. */
 export type Capability = "generate" | "chat" | "embed" | "rank";
 
-/** `server`: several slots of one context, requests queue for a slot. `direct`: stateless calls on the model. */
+/**
+ * `server`: `parallel` slots of `contextSize` tokens each advance together; requests queue for a slot. `direct`:
+ * stateless calls on the model.
+ */
 export type Mode = "server" | "direct";
 
-/** Where a declared model is in its life; the transitions are in the README's status table. */
+/**
+ * Where a model is in its life. `registered`: declared, not loaded. `loading`: its id is claimed. `ready`: it serves
+ * requests. `unloading`: it takes no more, and finishes those it has. `error`: its load failed, it died in the engine, or
+ * its disposal did not end; `ModelInfo.error` says which.
+ */
 export type Status = "registered" | "loading" | "ready" | "unloading" | "error";
 
 /** Who ended a model's life. */

@@ -8,6 +8,7 @@ import type {
   FinishReason,
   GenerateOptions,
   GenerationPart,
+  JsonSchema,
   Priority,
   RequestPhase,
   StepReport,
@@ -22,6 +23,7 @@ import type { Capability, DeviceInfo, Mode, ModelId, ModelSource, SlotLayout } f
 export interface EngineOptions {
   /** Layers to put on the GPU. Default `"auto"`: as many as fit. */
   readonly gpuLayers?: number | "auto" | "max" | undefined;
+  /** How a model is split over GPUs. node-llama-cpp refuses this, `tensorSplit`, `mainGpu`, and with a GPU `offloadKqv: false`. */
   readonly splitMode?: "none" | "layer" | "row" | undefined;
   /** Weights of the split over the GPUs; a zero leaves that GPU out; empty = equal shares. */
   readonly tensorSplit?: readonly number[] | undefined;
@@ -188,7 +190,7 @@ export interface Sampling {
   /** How many of the likeliest tokens to tell beside each token's own probability. `undefined`: tell nothing. */
   readonly topLogprobs?: number | undefined;
   /** As the caller gave it. Refused with `invalid_option` before anything runs, if the engine cannot honour all of it. */
-  readonly jsonSchema?: Readonly<Record<string, unknown>> | undefined;
+  readonly jsonSchema?: JsonSchema | undefined;
   /** GBNF text, likewise. Never beside `jsonSchema`. */
   readonly grammar?: string | undefined;
   readonly onOverflow?: GenerateOptions["onOverflow"];

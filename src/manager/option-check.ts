@@ -44,6 +44,6 @@ export function nearest(key: string, known: readonly string[]): string {
   const best = known.toSorted((a, b) => leven(key, a) - leven(key, b))[0];
   if (best === undefined) return "no such name";
   return leven(key, best) <= Math.max(2, key.length / 3)
-    ? `a known name; did you mean "${best}"`
+    ? `a known name (did you mean "${best}"?)`
     : `a known name (${known.join(", ")})`;
 }

@@ -40,7 +40,7 @@ const size = z.custom<number | `${number}MiB`>(isSize, 'bytes as a number of at 
 const modelId = z.custom<string>(
   // oxlint-disable-next-line no-control-regex -- control characters are what is refused
   (value) => typeof value === "string" && /^[^@\u0000-\u001f\u007f][^\u0000-\u001f\u007f]{0,199}$/.test(value),
-  "1 to 200 characters, no control characters, not starting with @",
+  "a string of 1 to 200 characters, no control characters, not starting with @",
 );
 const SOURCE = "the path of a GGUF file, hf:user/repo:quant, hf:user/repo/file.gguf, or an https URL";
 const source = z.string({ error: SOURCE }).min(1, { error: SOURCE });

@@ -17,6 +17,7 @@ import { DISPOSE_DEADLINE_MS } from "./unload-task.js";
 /** The managers that run in this process, by name; `"starting"` while a start is under way. */
 const running = new Map<string, ModelManager | "starting">();
 
+/** Where everything begins: `start` gives a {@link ModelManager}, `get` one that runs already. */
 export const ModelSupervisor = {
   /**
    * Starts a supervision tree and resolves when its manager answers; declared models are visible as `loading` then.

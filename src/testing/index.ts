@@ -1,4 +1,3 @@
-export { SimulatedClock } from "xstate";
 export { FakeBackend } from "./fake-backend.js";
 export type { FakeBackendOptions, FakeModel, FakeStep } from "./fake-backend.js";
 export type { FakeReply } from "./fake-reply.js";
@@ -27,3 +26,4 @@ export type {
   RecitingModelOptions,
   WrittenFiles,
 } from "./gguf/index.js";
+export { SimulatedClock } from "./simulated-clock.js";

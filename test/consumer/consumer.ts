@@ -1,11 +1,11 @@
 import { DEFAULT_MODEL, ModelSupervisor, isModelSupervisorError, nodeLlamaCpp } from "model-supervisor";
 import type { ModelManager } from "model-supervisor";
-import { FakeBackend, makeRecitingModel } from "model-supervisor/testing";
+import { FakeBackend, makeRecitingModel, SimulatedClock } from "model-supervisor/testing";
 
 export async function use(models: ModelManager): Promise<string> {
   await makeRecitingModel("model.gguf", { text: "hello" });
   await using other = await ModelSupervisor.start({ name: "other", backend: nodeLlamaCpp({ gpu: false }) });
-  await ModelSupervisor.start({ backend: new FakeBackend() });
+  await ModelSupervisor.start({ backend: new FakeBackend(), clock: new SimulatedClock() });
   try {
     return (await other.generate(DEFAULT_MODEL, "hi", { maxTokens: 3 })).text;
   } catch (error) {

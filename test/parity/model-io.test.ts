@@ -85,6 +85,7 @@ describe("load options", () => {
 
     expect(backend.lastStart?.spec.profile).toEqual({
       ...ENGINE_OPTIONS,
+      threadsAreSet: true,
       mode: "server",
       capabilities: ["generate", "chat"],
     });
@@ -101,6 +102,7 @@ describe("load options", () => {
 
     expect(backend.lastStart?.spec.profile).toEqual({
       ...ENGINE_OPTIONS,
+      threadsAreSet: true,
       mode: "server",
       capabilities: ["generate", "chat"],
     });
@@ -126,6 +128,7 @@ describe("load options", () => {
       "mode",
       "parallel",
       "threads",
+      "threadsAreSet",
     ]);
     expect(spec).toMatchObject({ modelId: "chat", gpuLayers: 0, profile: { gpuLayers: 0, parallel: 4 } });
   });

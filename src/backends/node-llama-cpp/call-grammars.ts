@@ -91,8 +91,9 @@ export class CallGrammars implements TurnRules {
 export function checkTools(tools: readonly ToolDefinition[]): void {
   for (const [index, { parameters }] of tools.entries()) {
     if (parameters === undefined) continue;
-    if (parameters["type"] !== "object")
-      throw new InvalidOptionError(`${optionOf(index)}.type`, '"object", for arguments have names', parameters["type"]);
+    const type: unknown = Reflect.get(parameters, "type");
+    if (type !== "object")
+      throw new InvalidOptionError(`${optionOf(index)}.type`, '"object", for arguments have names', type);
     checkJsonSchema(parameters, optionOf(index));
   }
 }

@@ -131,7 +131,8 @@ async function checkFile(
   signal: AbortSignal,
 ): Promise<{ file: CheckedFile; header: GgufHeader }> {
   const part = partCount > 1 ? `the part "${path.basename(file)}" of ${partCount}` : "the file";
-  const unavailable = (cause: unknown) => new SourceUnavailableError(source, `${part} ${reasonOf(cause)}`, cause);
+  const unavailable = (cause: unknown) =>
+    new SourceUnavailableError(source, `${part} ${reasonOf(cause)}${hint(source, file, cause)}`, cause);
   let handle: FileHandle;
   try {
     // Before it is opened: opening a pipe would wait for its other end.
@@ -195,8 +196,19 @@ const REASONS = new Map([
 ]);
 
 function reasonOf(cause: unknown): string {
-  const code = cause instanceof Error && "code" in cause ? String(cause.code) : "";
-  return REASONS.get(code) ?? `cannot be read (${messageOf(cause)})`;
+  return REASONS.get(codeOf(cause)) ?? `cannot be read (${messageOf(cause)})`;
+}
+
+function codeOf(cause: unknown): string {
+  return cause instanceof Error && "code" in cause ? String(cause.code) : "";
+}
+
+/** Where a relative path leads, and how the hub is meant: `user/repo` and `model:tag` are paths, too. */
+function hint(source: ModelSource, file: string, cause: unknown): string {
+  const isMissing = ["ENOENT", "ENOTDIR"].includes(codeOf(cause));
+  if (!isMissing || path.isAbsolute(source) || file !== path.resolve(source)) return "";
+  const sought = `; it was looked for at "${file}"`;
+  return /\.gguf$/i.test(source) ? sought : `${sought}, and a model of the hub is written hf:user/repo:quant`;
 }
 
 function messageOf(cause: unknown): string {

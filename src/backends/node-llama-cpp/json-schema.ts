@@ -18,6 +18,7 @@ const ANNOTATIONS = new Set(["$schema", "$comment", "title", "description", "def
 const KEYWORDS = {
   $ref: ["$ref", "$defs"],
   oneOf: ["oneOf", "$defs"],
+  anyOf: ["anyOf", "$defs"],
   const: ["const", "type"],
   enum: ["enum", "type"],
   object: ["type", "properties", "required", "additionalProperties", "minProperties", "maxProperties", "$defs"],
@@ -111,7 +112,7 @@ function checkSchema(schema: unknown, at: string, depth: number, outerDefs: Json
   for (const keyword of Object.keys(schema)) {
     if (KEYWORDS[kind].includes(keyword) || ANNOTATIONS.has(keyword)) continue;
     refuse(
-      `${at} without "${keyword}", which would have no effect (${KEYWORDS[kind].join(", ")} have)`,
+      `${at} without "${keyword}", which would have no effect here (known: ${KEYWORDS[kind].join(", ")})`,
       schema[keyword],
     );
   }
@@ -121,11 +122,19 @@ function checkSchema(schema: unknown, at: string, depth: number, outerDefs: Json
   const inner = (value: unknown, name: string) => checkSchema(value, `${name} of ${at}`, depth + 1, defs);
   for (const [name, value] of Object.entries(own)) inner(value, `$defs.${name}`);
   checks[kind](schema, at, inner, defs);
+  if (kind === "anyOf") nameOneOf(schema);
+}
+
+/** The library knows alternatives by this name only; it does not mind if several fit. Changes our copy of the schema. */
+function nameOneOf(schema: Json): void {
+  Reflect.set(schema, "oneOf", schema["anyOf"]);
+  Reflect.deleteProperty(schema, "anyOf");
 }
 
 function kindOf(schema: Json, at: string): Kind {
   if (schema["$ref"] !== undefined) return "$ref";
   if (schema["oneOf"] !== undefined) return "oneOf";
+  if (schema["anyOf"] !== undefined) return "anyOf";
   if (schema["const"] !== undefined) return "const";
   if (schema["enum"] !== undefined) return "enum";
   const { type } = schema;
@@ -137,7 +146,10 @@ function kindOf(schema: Json, at: string): Kind {
   const unknown = Object.keys(schema).find((key) => !ANNOTATIONS.has(key) && key !== "type" && !isKeyword(key));
   if (type === undefined && unknown !== undefined)
     refuse(`${at} without "${unknown}", which would have no effect`, schema[unknown]);
-  return refuse(`$ref, oneOf, const, enum or a known type in ${at} ("object" and "array" not among others)`, type);
+  return refuse(
+    `$ref, oneOf, anyOf, const, enum or a known type in ${at} ("object" and "array" not among others)`,
+    type,
+  );
 }
 
 function isKeyword(key: string): boolean {
@@ -154,6 +166,8 @@ const checks: Record<Kind, Check> = {
   },
   oneOf: ({ oneOf }, at, inner) =>
     list(oneOf, `oneOf of ${at}`).forEach((each, index) => inner(each, `oneOf.${index}`)),
+  anyOf: ({ anyOf }, at, inner) =>
+    list(anyOf, `anyOf of ${at}`).forEach((each, index) => inner(each, `anyOf.${index}`)),
   const: (schema, at) => checkLiteral(schema["const"], schema, at),
   enum: (schema, at) => list(schema["enum"], `enum of ${at}`).forEach((value) => checkLiteral(value, schema, at)),
   object: (schema, at, inner) => {

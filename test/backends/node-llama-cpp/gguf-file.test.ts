@@ -63,6 +63,14 @@ describe("resolve", () => {
     await expect(resolve(`${good}/inside.gguf`)).rejects.toMatchObject({ code: "source_unavailable" });
   });
 
+  it.each([
+    ["nothing.gguf", /^the file does not exist; it was looked for at "[^"]+nothing.gguf"$/],
+    ["someone/some-model", /some-model", and a model of the hub is written hf:user\/repo:quant$/],
+    ["some-model:1b", /some-model:1b", and a model of the hub is written hf:user\/repo:quant$/],
+  ])("says where it looked for %s, and how the hub is meant", async (source, detail) => {
+    await expect(resolve(source)).rejects.toMatchObject({ detail: expect.stringMatching(detail) });
+  });
+
   it("refuses a directory", async () => {
     await mkdir(at("folder.gguf"), { recursive: true });
 

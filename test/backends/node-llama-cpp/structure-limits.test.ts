@@ -32,6 +32,15 @@ describe("a JSON schema", () => {
     expect(checkJsonSchema(schema)).toEqual({ schema, text: JSON.stringify(schema) });
   });
 
+  it("with anyOf is one with oneOf for the engine, but for properties of that name", () => {
+    const schema = { anyOf: [{ type: "object", properties: { anyOf: { anyOf: [string] } } }, string] };
+
+    expect(checkJsonSchema(schema).schema).toEqual({
+      oneOf: [{ type: "object", properties: { anyOf: { oneOf: [string] } } }, string],
+    });
+    expect(schema).toHaveProperty("anyOf"); // the caller's own is left alone
+  });
+
   it.each<[string, unknown, string]>([
     ["is no object", "string", "a JSON schema object"],
     ["contains itself", cyclic, "that can be written as JSON (Converting circular structure to JSON)"],
@@ -45,7 +54,10 @@ describe("a JSON schema", () => {
     ["has an object among other types", { type: ["object", "null"] }, '"object" and "array" not among others'],
     ["has a keyword that would have no effect", { type: "integer", minimum: 1 }, '"minimum"'],
     ["has a keyword of another type", { type: ["string", "null"], maxLength: 3 }, '"maxLength"'],
-    ["has a keyword instead of a type", { anyOf: [string] }, '"anyOf"'],
+    ["has a keyword instead of a type", { allOf: [string] }, '"allOf"'],
+    ["has two kinds of alternatives", { oneOf: [string], anyOf: [string] }, '"anyOf"'],
+    ["has no alternatives", { anyOf: [] }, "not empty as anyOf"],
+    ["has a wrong alternative", { anyOf: [string, { minimum: 1 }] }, 'anyOf.1 of the schema without "minimum"'],
     [
       "says where it is",
       { type: "array", items: { type: "string", pattern: "x" } },

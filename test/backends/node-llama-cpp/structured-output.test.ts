@@ -69,6 +69,7 @@ describe("jsonSchema", () => {
     ["any of several types", { type: ["boolean", "null"] }, z.union([z.boolean(), z.null()])],
     ["one constant", { const: 'say "x"\\' }, z.literal('say "x"\\')],
     ["one of several schemas", { oneOf: [{ const: 1 }, { type: "boolean" }] }, z.union([z.literal(1), z.boolean()])],
+    ["any of several schemas", { anyOf: [{ const: 1 }, { type: "boolean" }] }, z.union([z.literal(1), z.boolean()])],
     [
       "a tuple",
       { type: "array", prefixItems: [{ const: "a" }, { type: "boolean" }], maxItems: 2 },
