@@ -1,5 +1,6 @@
 /** Measures how fast a loaded model decodes in each layout. Takes two seconds or so, more where single steps are slow. */
 import type { LlamaContext, LlamaContextSequence, LlamaModel, Token } from "node-llama-cpp";
+import { allSettled } from "../all-settled.js";
 import { createGenerationContext, newSequence } from "../contexts.js";
 import { engineIsBusy } from "../engine-activity.js";
 import type { StepTime } from "../scheduler/decode-width.js";
@@ -44,9 +45,12 @@ export class NotMeasurable extends Error {}
 /** @throws NotMeasurable, the signal's reason, or the engine's error. */
 export async function calibrate(given: CalibrationInput): Promise<Calibration> {
   const startedAt = performance.now();
+  let isOver = false;
   const check = () => {
     given.signal.throwIfAborted();
-    if (engineIsBusy()) throw new NotMeasurable("the engine was busy");
+    // once for all contexts: none goes on because the engine was busy for the moment of another one's step only
+    isOver ||= engineIsBusy();
+    if (isOver) throw new NotMeasurable("the engine was busy");
     if (performance.now() > startedAt + LIMIT_MS) throw new NotMeasurable("the machine was too slow");
   };
   const input = { ...given, check };
@@ -101,7 +105,7 @@ function stepsOf(spread: Spread, input: Running): Promise<StepTime[]> {
 async function stepMs(contexts: readonly Lanes[], width: number): Promise<number> {
   const run = async (steps: number) => {
     const startedAt = performance.now();
-    await Promise.all(
+    await allSettled(
       contexts.map(async (lanes) => {
         for (let step = 0; step < steps; step++) await lanes.step(width);
       }),
@@ -123,12 +127,14 @@ async function withLanes<Result>(
   try {
     for (const sequences of slotsOf(slots, contexts)) {
       const plan = { kind: "slots", contextSize: CONTEXT_TOKENS, sequences, batchSize, threads } as const;
-      made.push(new Lanes(model, await createGenerationContext(model, plan), sequences, check));
+      const lanes = new Lanes(await createGenerationContext(model, plan), check);
+      made.push(lanes);
+      lanes.open(sequences);
     }
-    await Promise.all(made.map((lanes) => lanes.step(Infinity)));
+    await allSettled(made.map((lanes) => lanes.step(Infinity)));
     return await work(made);
   } finally {
-    await Promise.all(made.map((lanes) => lanes.dispose()));
+    await allSettled(made.map((lanes) => lanes.dispose()));
   }
 }
 
@@ -140,25 +146,30 @@ interface Lane {
 /** The sequences of one context, each with a text that goes on for ever. */
 class Lanes {
   readonly #context: LlamaContext;
-  readonly #lanes: readonly Lane[];
-  readonly #start: Token[];
   readonly #check: () => void;
+  #start: readonly Token[] = [];
+  #lanes: readonly Lane[] = [];
   #next = 0;
 
-  constructor(model: LlamaModel, context: LlamaContext, count: number, check: () => void) {
+  constructor(context: LlamaContext, check: () => void) {
     this.#context = context;
     this.#check = check;
+  }
+
+  /** Apart from the constructor, so that a context in which this fails has an owner already. */
+  open(count: number): void {
+    const { model } = this.#context;
     const text = model.tokenize("a b c d");
     const { bos } = model.tokens;
     this.#start = text.length > 0 || bos === null ? text : [bos];
     this.#lanes = Array.from({ length: count }, () => {
-      const sequence = newSequence(context);
+      const sequence = newSequence(this.#context);
       return { sequence, iterator: this.#begin(sequence) };
     });
   }
 
   #begin(sequence: LlamaContextSequence) {
-    return sequence.evaluate(this.#start, { temperature: 0 });
+    return sequence.evaluate([...this.#start], { temperature: 0 });
   }
 
   /** Advances the next `width` of them. */
@@ -167,7 +178,7 @@ class Lanes {
     const from = this.#next;
     const turn = [...this.#lanes.slice(from), ...this.#lanes.slice(0, from)].slice(0, width);
     this.#next = (from + turn.length) % this.#lanes.length;
-    await Promise.all(turn.map((lane) => this.#advance(lane)));
+    await allSettled(turn.map((lane) => this.#advance(lane)));
   }
 
   /** At the end of the text, or of the context, it begins again. */
