@@ -46,7 +46,9 @@ export class PartBuffer implements Consumer {
   pull(): Promise<IteratorResult<GenerationPart>> {
     const part = this.#parts.shift();
     if (part !== undefined) {
+      const wasBehind = this.#isBehind;
       this.#count(part, -1);
+      if (wasBehind && this.#isBehind) this.onPace?.();
       return Promise.resolve({ done: false, value: part });
     }
     if (this.#end === "finished") return Promise.resolve({ done: true, value: undefined });

@@ -60,6 +60,24 @@ describe("a stream whose consumer is slow", () => {
     expect((await reader.next()).done).toBe(true);
   });
 
+  it("starts its time anew with each piece that is read, also while the model still pauses", async () => {
+    const started = await withLongAnswers();
+    const stream = started.models.stream("a", "go", { idleConsumerMs: 5_000 });
+    const reader = stream[Symbol.asyncIterator]();
+    await reader.next();
+    await settle();
+
+    for (let word = 0; word < 10; word++) {
+      started.clock.increment(4_999);
+      expect((await reader.next()).done).toBe(false);
+    }
+    await settle();
+    expect(leases(started)).toBe(1);
+
+    started.clock.increment(5_000);
+    expect(await rejection(stream.result)).toMatchObject({ code: "request_aborted" });
+  });
+
   it("waits a minute where nothing else is said", async () => {
     const started = await withLongAnswers();
     const reader = started.models.stream("a", "go")[Symbol.asyncIterator]();
