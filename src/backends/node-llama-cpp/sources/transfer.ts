@@ -145,7 +145,9 @@ function follow(
         case "received":
           return end(resolve, news);
         case "failed":
-          void failure(news.why, { source, file, directory }).then((error) => end(reject, error));
+          void failure(news.why, { source, file, directory })
+            .catch((fault: unknown) => fault)
+            .then((error) => end(reject, error));
           return;
         case "stopped":
           return;
