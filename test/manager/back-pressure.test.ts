@@ -31,6 +31,24 @@ describe("a stream whose consumer is slow", () => {
     expect(leases(started)).toBe(0);
   });
 
+  it("counts the probabilities that come with the text, which may be far more than that", async () => {
+    const reply = "x ".repeat(2_000);
+    const { models, backend } = await startTestSupervisor({ fake: { models: { "a.gguf": { reply } } } });
+    await models.load("a", "a.gguf", { contextSize: 4_096 });
+    const tokens = backend.hold("token");
+    tokens.open();
+    const reader = models
+      .stream("a", "go", { maxTokens: 2_000, logprobs: true, topLogprobs: 1 })
+      [Symbol.asyncIterator]();
+
+    await reader.next();
+    await settle();
+    expect(tokens.arrivals).toBeGreaterThan(100);
+    expect(tokens.arrivals).toBeLessThan(700);
+
+    await reader.return?.();
+  });
+
   it("is aborted when it reads nothing for idleConsumerMs, with what was read still right", async () => {
     const started = await withLongAnswers();
     const stream = started.models.stream("a", "go", { idleConsumerMs: 5_000 });
