@@ -69,6 +69,7 @@ globalThis.fetch = async (_input, init) => {
     if (!isStopping) tell({ type: "trouble", detail: codeOf(error) });
     throw error;
   }
+  if (response.redirected) tell({ type: "redirected", origin: new URL(response.url).origin });
   const { status } = response;
   const etag = response.headers.get("etag")?.replaceAll('"', "");
   if (order.etag !== undefined && response.ok && etag !== order.etag) return giveUp({ kind: "changed" });
