@@ -37,9 +37,8 @@ describe("a stream whose consumer is slow", () => {
     await models.load("a", "a.gguf", { contextSize: 4_096 });
     const tokens = backend.hold("token");
     tokens.open();
-    const reader = models
-      .stream("a", "go", { maxTokens: 2_000, logprobs: true, topLogprobs: 1 })
-      [Symbol.asyncIterator]();
+    const stream = models.stream("a", "go", { maxTokens: 2_000, logprobs: true, topLogprobs: 1 });
+    const reader = stream[Symbol.asyncIterator]();
 
     await reader.next();
     await settle();

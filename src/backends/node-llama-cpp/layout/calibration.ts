@@ -48,7 +48,7 @@ export async function calibrate(given: CalibrationInput): Promise<Calibration> {
   let isOver = false;
   const check = () => {
     given.signal.throwIfAborted();
-    // once for all contexts: none goes on because the engine was busy for the moment of another one's step only
+    // for good: no context begins a step on its own after another one has given up
     isOver ||= engineIsBusy();
     if (isOver) throw new NotMeasurable("the engine was busy");
     if (performance.now() > startedAt + LIMIT_MS) throw new NotMeasurable("the machine was too slow");
