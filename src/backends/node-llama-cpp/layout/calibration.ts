@@ -8,6 +8,7 @@ import {
   candidateSpreads,
   candidateWidths,
   chooseSpread,
+  measuringMs,
   slotsOf,
   type Calibration,
   type Spread,
@@ -21,6 +22,8 @@ const CONTEXT_TOKENS = 256;
 const CANDIDATE = { ms: 120, steps: 24 };
 /** No further widths are tried after this time. */
 const WIDTHS_MS = 1_500;
+/** No further spreads are tried that may end after this time. */
+const SPREADS_MS = 8_000;
 /** What takes so long is given up: the machine has something else to do, and a load is waiting. */
 const LIMIT_MS = 10_000;
 /** Fewer than two say nothing about which is better. */
@@ -56,7 +59,11 @@ export async function calibrate(given: CalibrationInput): Promise<Calibration> {
   const input = { ...given, check };
   const [first, ...others] = candidateSpreads(input);
   const rates: [SpreadRates, ...SpreadRates[]] = [await ratesOf(first, input)];
-  for (const spread of others) rates.push(await ratesOf(spread, input));
+  for (const spread of others) {
+    // what is so slow that it would use up the time is not the best one either
+    const leftMs = startedAt + SPREADS_MS - performance.now();
+    if (measuringMs(spread, rates[0], input.slots) < leftMs) rates.push(await ratesOf(spread, input));
+  }
   const { spread } = chooseSpread(rates);
   const steps = input.decodeWidth === undefined ? await stepsOf(spread, input) : [];
   return {
