@@ -158,8 +158,10 @@ export interface SupervisionNode {
  * Facts about models and requests, never payload text. Listeners of `model:` and `budget:` events run inside the manager's
  * mailbox: a slow one holds up lifecycle calls (never requests); those of `request:` and `engine:` events run between two
  * steps of the model. Every event is also published, with the supervisor's name as `supervisor`, on the channel
- * `model-supervisor:<event>` of `node:diagnostics_channel`. Nothing is measured or made for events that nobody listens to. What a listener throws, or rejects with, goes to the logger. `model:loading` of models declared at the
- * start comes before `start` resolves. A model that could not be unloaded in time is `model:ready` again.
+ * `model-supervisor:<event>` of `node:diagnostics_channel`. Nothing is made for events that nobody listens to. What a
+ * listener throws, or rejects with, goes to the logger; what a subscriber of a channel throws, Node takes for an uncaught
+ * exception. `model:loading` of models declared at the start comes before `start` resolves. A model that could not be
+ * unloaded in time is `model:ready` again.
  */
 export interface ModelManagerEvents {
   "model:loading": (event: { modelId: ModelId; incarnation: number }) => void;

@@ -104,7 +104,7 @@ export interface SlotLayout {
   readonly decodeWidth: number;
   /**
    * `options`: nothing was left to choose; `measured`: at this load; `remembered`: measured at an earlier load of the file;
-   * `default`: not measured, since the engine was busy or measuring is switched off.
+   * `default`: not measured, since the engine was busy, the machine too slow, or measuring is switched off.
    */
   readonly chosenBy: "options" | "measured" | "remembered" | "default";
   /** What was compared. */

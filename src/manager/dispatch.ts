@@ -49,7 +49,7 @@ export interface Consumer {
   readonly left: AbortSignal;
   /** True while so much lies unread that no more is to be produced. */
   readonly isBehind: boolean;
-  /** Set by who runs the request; called when `isBehind` has changed. */
+  /** Set by who runs the request; called when `isBehind` has changed, and for each piece that is read meanwhile. */
   onPace: (() => void) | undefined;
 }
 

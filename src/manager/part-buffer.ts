@@ -46,7 +46,9 @@ export class PartBuffer implements Consumer {
   pull(): Promise<IteratorResult<GenerationPart>> {
     const part = this.#parts.shift();
     if (part !== undefined) {
+      const wasBehind = this.#isBehind;
       this.#count(part, -1);
+      if (wasBehind && this.#isBehind) this.onPace?.();
       return Promise.resolve({ done: false, value: part });
     }
     if (this.#end === "finished") return Promise.resolve({ done: true, value: undefined });
@@ -90,8 +92,14 @@ export class PartBuffer implements Consumer {
   }
 }
 
+/** Of a token with its probability: an object, a short text and two numbers. */
+const LIKELY_TOKEN_BYTES = 100;
+
 /** Two bytes for each unit of a string, as JavaScript keeps it at most. */
 function bytesOf(part: GenerationPart): number {
   if (part.type === "finish") return 0;
-  return 2 * (part.type === "tool-call" ? JSON.stringify(part.toolCall) : part.text).length;
+  if (part.type === "tool-call") return 2 * JSON.stringify(part.toolCall).length;
+  const logprobs = (part.type === "text" && part.logprobs) || [];
+  const likelyTokens = logprobs.reduce((count, { top = [] }) => count + 1 + top.length, 0);
+  return 2 * part.text.length + LIKELY_TOKEN_BYTES * likelyTokens;
 }

@@ -31,6 +31,23 @@ describe("a stream whose consumer is slow", () => {
     expect(leases(started)).toBe(0);
   });
 
+  it("counts the probabilities that come with the text, which may be far more than that", async () => {
+    const reply = "x ".repeat(2_000);
+    const { models, backend } = await startTestSupervisor({ fake: { models: { "a.gguf": { reply } } } });
+    await models.load("a", "a.gguf", { contextSize: 4_096 });
+    const tokens = backend.hold("token");
+    tokens.open();
+    const stream = models.stream("a", "go", { maxTokens: 2_000, logprobs: true, topLogprobs: 1 });
+    const reader = stream[Symbol.asyncIterator]();
+
+    await reader.next();
+    await settle();
+    expect(tokens.arrivals).toBeGreaterThan(100);
+    expect(tokens.arrivals).toBeLessThan(700);
+
+    await reader.return?.();
+  });
+
   it("is aborted when it reads nothing for idleConsumerMs, with what was read still right", async () => {
     const started = await withLongAnswers();
     const stream = started.models.stream("a", "go", { idleConsumerMs: 5_000 });
@@ -58,6 +75,24 @@ describe("a stream whose consumer is slow", () => {
       started.clock.increment(1_000 / 20);
     }
     expect((await reader.next()).done).toBe(true);
+  });
+
+  it("starts its time anew with each piece that is read, also while the model still pauses", async () => {
+    const started = await withLongAnswers();
+    const stream = started.models.stream("a", "go", { idleConsumerMs: 5_000 });
+    const reader = stream[Symbol.asyncIterator]();
+    await reader.next();
+    await settle();
+
+    for (let word = 0; word < 10; word++) {
+      started.clock.increment(4_999);
+      expect((await reader.next()).done).toBe(false);
+    }
+    await settle();
+    expect(leases(started)).toBe(1);
+
+    started.clock.increment(5_000);
+    expect(await rejection(stream.result)).toMatchObject({ code: "request_aborted" });
   });
 
   it("waits a minute where nothing else is said", async () => {

@@ -121,4 +121,16 @@ describe("maxQueueTotal", () => {
 
     await expect(Promise.all(["a", "a", "a"].map((id) => started.models.generate(id, "hi")))).resolves.toHaveLength(3);
   });
+
+  it("is 1,024 where nothing else is said", async () => {
+    const { models, backend } = await startTestSupervisor();
+    await models.load("a", "a.gguf", { parallel: 1, maxQueue: 2_000 });
+    const gate = backend.hold("generate");
+    const accepted = Array.from({ length: 1 + 1_024 }, () => models.generate("a", "hello"));
+    await settle();
+
+    expect(await rejection(models.generate("a", "one too many"))).toMatchObject({ code: "queue_full", limit: 1_024 });
+    gate.open();
+    await Promise.all(accepted);
+  });
 });

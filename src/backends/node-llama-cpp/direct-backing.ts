@@ -165,7 +165,8 @@ export class TransientGeneration {
   async submit(job: Job): Promise<Completion> {
     const { modelId, incarnation, model, batchSize, steps } = this.#options;
     job.request.phase = "queue";
-    const end = await this.#turns.take(job.signal, (details) => new QueueFullError({ ...details, modelId }));
+    const full: Parameters<Turns["take"]>[1] = (details) => new QueueFullError({ ...details, modelId });
+    const end = await this.#turns.take(job.signal, full, job.request);
     try {
       const context = await this.#createContext();
       try {

@@ -5,6 +5,7 @@
  * begins alike.
  */
 import type { Completion } from "../backend.js";
+import { allSettled } from "./all-settled.js";
 import { beginEvaluating } from "./engine-activity.js";
 import { Pace } from "./scheduler/pace.js";
 import { reusableTokens, type SlotCache } from "./scheduler/slot-choice.js";
@@ -172,7 +173,7 @@ export class SlotGroup {
     while (this.#slots.some(needsPause)) {
       const ending = this.#slots.filter(hasEnded);
       const entering = this.#slots.filter((slot) => isNew(slot) && !hasEnded(slot));
-      await all([...ending.map((slot) => this.#leave(slot)), ...entering.map((slot) => this.#enter(slot))]);
+      await allSettled([...ending.map((slot) => this.#leave(slot)), ...entering.map((slot) => this.#enter(slot))]);
       this.#release(ending);
     }
   }
@@ -325,11 +326,6 @@ function isNew({ ticket, run }: Slot): boolean {
 
 function hasEnded({ ticket, run }: Slot): boolean {
   return ticket?.job.signal.aborted === true || run?.completion !== undefined || run?.failure !== undefined;
-}
-
-/** Unlike `Promise.all` it waits for the rest when one fails: only then may the owner dispose what they work on. */
-async function all(works: readonly Promise<void>[]): Promise<void> {
-  for (const result of await Promise.allSettled(works)) if (result.status === "rejected") throw result.reason;
 }
 
 /** Leaves the first `length` tokens in the sequence. Nothing is shifted: what is kept keeps its place. */

@@ -3,6 +3,7 @@ import { setMaxListeners } from "node:events";
 import { QueueFullError } from "../../errors.js";
 import { beginEvaluating } from "./engine-activity.js";
 import type { BackingRequest, QueueLimit } from "../backend.js";
+import { HoldTimes } from "./scheduler/hold-times.js";
 import { Turns } from "./turns.js";
 
 export interface TextPoolLimits {
@@ -12,19 +13,14 @@ export interface TextPoolLimits {
   readonly queueLimit?: QueueLimit | undefined;
 }
 
-/** How much the last call counts in the mean of their times. */
-const NEWEST_COUNTS = 0.2;
-/** Told to those that are turned away before any call has ended. */
-const FIRST_GUESS_MS = 1_000;
-
 /** Calls take turns text by text, so that a long list does not keep a single text waiting. */
 export class TextPool<Context> {
   readonly #contexts: readonly Context[];
   readonly #free: Context[];
   readonly #turns: Turns;
   readonly #limits: TextPoolLimits;
+  readonly #holds = new HoldTimes();
   #calls = 0;
-  #meanCallMs = FIRST_GUESS_MS;
 
   constructor(contexts: readonly Context[], limits: TextPoolLimits) {
     this.#contexts = contexts;
@@ -62,14 +58,14 @@ export class TextPool<Context> {
     } finally {
       endEvaluating();
       this.#leave();
-      this.#meanCallMs += NEWEST_COUNTS * (performance.now() - startedAt - this.#meanCallMs);
+      this.#holds.record(performance.now() - startedAt);
     }
   }
 
   #enter(): void {
     const { modelId, maxQueue, queueLimit } = this.#limits;
     const contexts = this.#contexts.length;
-    const retryAfterMs = Math.ceil((this.#meanCallMs * (this.queued + 1)) / contexts);
+    const retryAfterMs = this.#holds.expectedWaitMs(this.queued, contexts);
     if (this.#calls >= contexts + maxQueue)
       throw new QueueFullError({ modelId, of: "model", limit: maxQueue, queued: this.queued, retryAfterMs });
     if (this.#calls >= contexts && queueLimit?.enter() === false)

@@ -1,6 +1,6 @@
-/** One at a time, or a few, first come first served: for engine objects that can do one thing at once. */
+/** One at a time, or a few, for engine objects that can do one thing at once; those who wait have the order of slots. */
 import type { QueueFullDetails } from "../../errors.js";
-import type { QueueLimit } from "../backend.js";
+import type { BackingRequest, QueueLimit } from "../backend.js";
 import { SlotQueue } from "./scheduler/slot-queue.js";
 
 /** Which limit is reached. */
@@ -12,8 +12,12 @@ interface TurnsOptions {
   readonly shared?: QueueLimit | undefined;
 }
 
+/** Who asks; without it, all are alike. It is told its place where it has to wait. */
+type Asker = Pick<BackingRequest, "priority" | "scope" | "queuePosition">;
+
 interface Waiter {
   readonly go: (place: number) => void;
+  readonly asker: Asker;
 }
 
 export class Turns {
@@ -24,7 +28,12 @@ export class Turns {
    * turn at a time.
    */
   constructor({ places = 1, maxQueue = Infinity, shared }: TurnsOptions = {}) {
-    this.#queue = new SlotQueue({ slots: places, maxQueue, shared });
+    this.#queue = new SlotQueue({
+      slots: places,
+      maxQueue,
+      shared,
+      standing: ({ asker: { priority = "interactive", scope = "" } }) => ({ priority, scope }),
+    });
   }
 
   get waiting(): number {
@@ -35,13 +44,14 @@ export class Turns {
    * Resolves when it is this caller's turn, with the function that ends it. Rejects with the signal's reason as soon as
    * that is aborted, also while waiting; with what `full` makes when too many wait already.
    */
-  take(signal: AbortSignal, full: (details: QueueFullness) => Error): Promise<() => void> {
+  take(signal: AbortSignal, full: (details: QueueFullness) => Error, asker: Asker = {}): Promise<() => void> {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(signal.reason);
       const withdraw = () => {
         if (this.#queue.withdraw(waiter)) reject(signal.reason);
       };
       const waiter: Waiter = {
+        asker,
         go: (place) => {
           signal.removeEventListener("abort", withdraw);
           resolve(() => {
@@ -53,8 +63,9 @@ export class Turns {
       const admission = this.#queue.admit(waiter, now);
       if (admission.type === "full")
         return reject(full({ ...admission, retryAfterMs: this.#queue.expectedWaitMs(now) }));
-      if (admission.type === "queued") return signal.addEventListener("abort", withdraw, { once: true });
-      waiter.go(admission.slot);
+      if (admission.type === "slot") return waiter.go(admission.slot);
+      asker.queuePosition = admission.position;
+      signal.addEventListener("abort", withdraw, { once: true });
     });
   }
 }

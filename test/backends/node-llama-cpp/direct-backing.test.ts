@@ -1,4 +1,5 @@
 import type { Backing, BackingRequest } from "../../../src/backends/backend.js";
+import type { Priority } from "../../../src/inference.js";
 import { beforeAll, describe, expect, it } from "vitest";
 import {
   makeEmbeddingModel,
@@ -274,6 +275,25 @@ describe("generate in direct mode", () => {
     await expect(second).rejects.toBe("left");
     expect(backing.queued()).toBe(0);
     await expect(Promise.all([first, generate()])).resolves.toHaveLength(2);
+  });
+
+  it("lets the more urgent of the calls that wait go first, and tells each its place", async () => {
+    const backing = await start(random, { mode: "direct", capabilities: ["generate"] });
+    const order: string[] = [];
+    const positions: (number | undefined)[] = [];
+    const generate = async (priority: Priority) => {
+      const made: BackingRequest = { ...request(), priority };
+      const done = method(backing, "generate")("hello", { ...GREEDY, maxTokens: 1 }, made);
+      await Promise.resolve();
+      positions.push(made.queuePosition);
+      await done;
+      order.push(priority);
+    };
+
+    await Promise.all([generate("system"), generate("background"), generate("interactive")]);
+
+    expect(order).toEqual(["system", "interactive", "background"]);
+    expect(positions).toEqual([undefined, 1, 1]);
   });
 });
 

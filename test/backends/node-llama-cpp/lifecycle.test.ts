@@ -42,6 +42,17 @@ describe("devices", () => {
     });
     await expect(nodeLlamaCpp({ gpu: false }).devices()).resolves.toHaveLength(1);
   });
+
+  it("refuses another choice of build, which would have no effect, and compiles nothing where none is made", async () => {
+    await backend.devices();
+
+    await expect(nodeLlamaCpp({ build: "forceRebuild" }).devices()).rejects.toMatchObject({
+      code: "invalid_option",
+      option: "build",
+      message: expect.stringContaining('"never"'),
+    });
+    await expect(nodeLlamaCpp({ build: "never" }).devices()).resolves.toHaveLength(1);
+  });
 });
 
 describe("start", () => {

@@ -240,4 +240,49 @@ describe("SlotServer", () => {
     await expect(running).rejects.toBe("left");
     expect(engine.events).toEqual(["step of 3"]);
   });
+
+  it("leaves a job that pauses out of the others' steps, and lets it join them again", async () => {
+    const { engine, server } = serve();
+    let pieces = 0;
+    let isPaused = false;
+    const pausing = job({
+      maxTokens: 4,
+      isPaused: () => isPaused,
+      onText: () => {
+        if (++pieces === 3) isPaused = true;
+      },
+    });
+
+    const [paused, other] = [server.submit(pausing), server.submit(job({ maxTokens: 5 }))];
+    expect((await other).text).toBe("AAAAA");
+    isPaused = false;
+    pausing.request.onResume?.();
+
+    expect((await paused).text).toBe("AAAA");
+    expect(engine.events.filter((event) => event.startsWith("step"))).toEqual([
+      "step of 6",
+      "step of 2",
+      "step of 2",
+      "step of 1",
+      "step of 1",
+      "step of 1",
+    ]);
+  });
+
+  it("does not try a request again that was aborted while its batch failed", async () => {
+    const { engine, server } = serve();
+    const gate = new Gate();
+    engine.gate = gate;
+    const controller = new AbortController();
+    const gone = server.submit(job({ signal: controller.signal }));
+    const bad = server.submit(job({ prompt: tokens(BAD) }));
+
+    const outcomes = Promise.allSettled([gone, bad]);
+    await gate.arrived();
+    controller.abort("left");
+    gate.open();
+
+    expect(await outcomes).toMatchObject([{ reason: "left" }, { reason: new Error("Eval has failed") }]);
+    expect(engine.events.filter((event) => event.startsWith("step"))).toEqual(["step of 4", "step of 1"]);
+  });
 });

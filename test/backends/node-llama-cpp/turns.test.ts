@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import type { BackingRequest } from "../../../src/backends/backend.js";
 import { Turns } from "../../../src/backends/node-llama-cpp/turns.js";
 
 const full = () => new Error("full");
@@ -43,6 +44,25 @@ describe("Turns", () => {
     end();
     (await second)();
     await expect(turns.take(never, full)).resolves.toBeTypeOf("function");
+  });
+
+  it("lets the most urgent of those who wait go first, and tells each its place", async () => {
+    const turns = new Turns();
+    const end = await turns.take(never, full);
+    const order: string[] = [];
+    const askers = (["background", "interactive"] as const).map(
+      (priority): Pick<BackingRequest, "priority" | "queuePosition"> => ({ priority }),
+    );
+    const waiting = askers.map(async (asker) => {
+      const endOwn = await turns.take(never, full, asker);
+      order.push(asker.priority ?? "");
+      endOwn();
+    });
+
+    expect(askers.map(({ queuePosition }) => queuePosition)).toEqual([1, 1]);
+    end();
+    await Promise.all(waiting);
+    expect(order).toEqual(["interactive", "background"]);
   });
 
   it("rejects a waiter with the signal's reason as soon as it aborts, and keeps its place free", async () => {

@@ -1,5 +1,6 @@
 /** Measures how fast a loaded model decodes in each layout. Takes two seconds or so, more where single steps are slow. */
 import type { LlamaContext, LlamaContextSequence, LlamaModel, Token } from "node-llama-cpp";
+import { allSettled } from "../all-settled.js";
 import { createGenerationContext, newSequence } from "../contexts.js";
 import { engineIsBusy } from "../engine-activity.js";
 import type { StepTime } from "../scheduler/decode-width.js";
@@ -7,6 +8,7 @@ import {
   candidateSpreads,
   candidateWidths,
   chooseSpread,
+  measuringMs,
   slotsOf,
   type Calibration,
   type Spread,
@@ -18,8 +20,8 @@ import {
 const CONTEXT_TOKENS = 256;
 /** A candidate is measured for about so long, or in two runs of so many steps. */
 const CANDIDATE = { ms: 120, steps: 24 };
-/** No further spreads are tried after this time, and no further widths: a load is waiting. */
-const SPREADS_MS = 3_000;
+/** No spreads are tried that may end after this time, and no widths after that one: a load is waiting. */
+const SPREADS_MS = 8_000;
 const WIDTHS_MS = 1_500;
 /** A spread whose first step is so many times slower than the best one's is not looked at any longer. */
 const HOPELESS = 2;
@@ -45,9 +47,12 @@ export class NotMeasurable extends Error {}
 /** @throws NotMeasurable, the signal's reason, or the engine's error if it cannot make a context. */
 export async function calibrate(given: CalibrationInput): Promise<Calibration> {
   const endsAt = performance.now() + SPREADS_MS;
+  let isOver = false;
   const check = () => {
     given.signal.throwIfAborted();
-    if (engineIsBusy()) throw new NotMeasurable("the engine was busy");
+    // for good: no context begins a step on its own after another one has given up
+    isOver ||= engineIsBusy();
+    if (isOver) throw new NotMeasurable("the engine was busy");
   };
   const input = { ...given, check };
   const [first, ...others] = candidateSpreads(input);
@@ -55,7 +60,8 @@ export async function calibrate(given: CalibrationInput): Promise<Calibration> {
   if (found === undefined) throw new NotMeasurable("the first spread was not measured");
   const rates: [SpreadRates, ...SpreadRates[]] = [found];
   for (const spread of others) {
-    if (performance.now() > endsAt) break;
+    // what is so slow that it would use up the time is not the best one either
+    if (measuringMs(spread, found, input.slots) > endsAt - performance.now()) continue;
     const other = await ratesOf(spread, input, Math.max(...rates.map(({ full }) => full)));
     if (other !== undefined) rates.push(other);
   }
@@ -117,7 +123,7 @@ async function stepMs(contexts: readonly Lanes[], width: number): Promise<number
 /** Milliseconds of each of so many steps. */
 async function run(contexts: readonly Lanes[], width: number, steps: number): Promise<number> {
   const startedAt = performance.now();
-  await Promise.all(
+  await allSettled(
     contexts.map(async (lanes) => {
       for (let step = 0; step < steps; step++) await lanes.step(width);
     }),
@@ -135,12 +141,14 @@ async function withLanes<Result>(
   try {
     for (const sequences of slotsOf(slots, contexts)) {
       const plan = { kind: "slots", contextSize: CONTEXT_TOKENS, sequences, batchSize, threads } as const;
-      made.push(new Lanes(model, await createGenerationContext(model, plan), sequences, check));
+      const lanes = new Lanes(await createGenerationContext(model, plan), check);
+      made.push(lanes);
+      lanes.open(sequences);
     }
-    await Promise.all(made.map((lanes) => lanes.step(Infinity)));
+    await allSettled(made.map((lanes) => lanes.step(Infinity)));
     return await work(made);
   } finally {
-    await Promise.all(made.map((lanes) => lanes.dispose()));
+    await allSettled(made.map((lanes) => lanes.dispose()));
   }
 }
 
@@ -152,25 +160,30 @@ interface Lane {
 /** The sequences of one context, each with a text that goes on for ever. */
 class Lanes {
   readonly #context: LlamaContext;
-  readonly #lanes: readonly Lane[];
-  readonly #start: Token[];
   readonly #check: () => void;
+  #start: readonly Token[] = [];
+  #lanes: readonly Lane[] = [];
   #next = 0;
 
-  constructor(model: LlamaModel, context: LlamaContext, count: number, check: () => void) {
+  constructor(context: LlamaContext, check: () => void) {
     this.#context = context;
     this.#check = check;
+  }
+
+  /** Apart from the constructor, so that a context in which this fails has an owner already. */
+  open(count: number): void {
+    const { model } = this.#context;
     const text = model.tokenize("a b c d");
     const { bos } = model.tokens;
     this.#start = text.length > 0 || bos === null ? text : [bos];
     this.#lanes = Array.from({ length: count }, () => {
-      const sequence = newSequence(context);
+      const sequence = newSequence(this.#context);
       return { sequence, iterator: this.#begin(sequence) };
     });
   }
 
   #begin(sequence: LlamaContextSequence) {
-    return sequence.evaluate(this.#start, { temperature: 0 });
+    return sequence.evaluate([...this.#start], { temperature: 0 });
   }
 
   /** Advances the next `width` of them. */
@@ -180,7 +193,7 @@ class Lanes {
     const turn = [...this.#lanes.slice(from), ...this.#lanes.slice(0, from)].slice(0, width);
     this.#next = (from + turn.length) % this.#lanes.length;
     try {
-      await Promise.all(turn.map((lane) => this.#advance(lane)));
+      await allSettled(turn.map((lane) => this.#advance(lane)));
     } catch (cause) {
       throw new NotMeasurable("a step failed", { cause });
     }

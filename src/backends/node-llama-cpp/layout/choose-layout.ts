@@ -101,8 +101,13 @@ function hasChoice(subject: LayoutSubject): boolean {
   return spreads.length > 1 || (decodeWidth === undefined && candidateWidths(parallel).length > 1);
 }
 
-function recall(subject: LayoutSubject): Promise<Calibration | undefined> {
-  return subject.memory?.recall(keyOf(subject)) ?? Promise.resolve(undefined);
+/** One that this version would not choose, or that the file cannot hold rightly, is measured again. */
+async function recall(subject: LayoutSubject): Promise<Calibration | undefined> {
+  const known = await subject.memory?.recall(keyOf(subject));
+  const isCandidate = candidateSpreads(spreadInput(subject)).some(
+    ({ contexts, threads }) => contexts === known?.spread.contexts && threads === known.spread.threads,
+  );
+  return isCandidate ? known : undefined;
 }
 
 function keyOf({ model, profile, gpuLayers, llama }: LayoutSubject): CalibrationKey {

@@ -63,6 +63,15 @@ export interface SpreadRates {
   readonly full: number;
 }
 
+/** The steps for which one spread is measured where they are slow, and the prompts before them, in steps of all slots. */
+const STEPS_OF_ONE = 6;
+
+/** How long a spread takes to measure at worst, by what the first one took: as if all threads had shared the work evenly. */
+export function measuringMs({ contexts, threads }: Spread, { spread, full }: SpreadRates, slots: number): number {
+  const fewer = (spread.contexts * spread.threads) / (contexts * threads);
+  return STEPS_OF_ONE * Math.max(1, fewer) * ((1_000 * slots) / full);
+}
+
 /** Another spread than the first must be this much better: the first is what people expect, and every measurement has noise. */
 const WORTHWHILE = 1.08;
 

@@ -1,5 +1,6 @@
 /** Who gets a slot, who waits, who is turned away. Decisions only: no engine, no promise; the time is told. */
 import type { QueueLimit } from "../../backend.js";
+import { HoldTimes } from "./hold-times.js";
 import { compareWaiting, FairTurns, type Standing, type Waiting } from "./waiting-order.js";
 
 /** What `admit` decided: a slot, a place in the queue (from 1), or which limit is reached. */
@@ -30,13 +31,10 @@ export interface SlotQueueOptions<Job> {
 
 interface Place<Job> extends Waiting {
   readonly job: Job;
+  readonly scope: string;
 }
 
 const ALIKE: Standing = { priority: "interactive", scope: "" };
-/** How much the last job counts in the mean of the times that jobs hold their slots. */
-const NEWEST_COUNTS = 0.2;
-/** Told to those that are turned away before any job has ended. */
-const FIRST_GUESS_MS = 1_000;
 
 /** Slots and the bounded queue before them. */
 export class SlotQueue<Job> {
@@ -47,7 +45,7 @@ export class SlotQueue<Job> {
   readonly #takenAt = new Map<number, number>();
   /** In the order of arrival. */
   #waiting: Place<Job>[] = [];
-  #meanHoldMs: number | undefined;
+  readonly #holds = new HoldTimes();
 
   constructor(options: SlotQueueOptions<Job>) {
     this.#options = options;
@@ -70,7 +68,7 @@ export class SlotQueue<Job> {
     if (this.#waiting.length >= maxQueue)
       return { type: "full", of: "model", limit: maxQueue, queued: this.#waiting.length };
     if (shared?.enter() === false) return { type: "full", of: "all", limit: shared.limit, queued: shared.waiting };
-    const place: Place<Job> = { job, priority, turn: this.#turns.take(scope), sinceMs: nowMs };
+    const place: Place<Job> = { job, scope, priority, turn: this.#turns.take(scope), sinceMs: nowMs };
     const before = this.#waiting.filter((other) => compareWaiting(other, place, nowMs) <= 0).length;
     this.#waiting.push(place);
     return { type: "queued", position: before + 1 };
@@ -79,8 +77,11 @@ export class SlotQueue<Job> {
   /** Takes a job out of the queue. False if it is not there (any more). */
   withdraw(job: Job): boolean {
     const place = this.#waiting.find((each) => each.job === job);
-    if (place !== undefined) this.#leave(place);
-    return place !== undefined;
+    if (place === undefined) return false;
+    this.#leave(place);
+    const toCome = this.#waiting.filter(({ scope }) => scope === place.scope).map(({ turn }) => turn);
+    this.#turns.leave(place.scope, toCome);
+    return true;
   }
 
   /**
@@ -89,10 +90,8 @@ export class SlotQueue<Job> {
    */
   release(slots: readonly number[], nowMs: number): Assignment<Job>[] {
     for (const slot of slots) {
-      const heldMs = nowMs - (this.#takenAt.get(slot) ?? nowMs);
+      this.#holds.record(nowMs - (this.#takenAt.get(slot) ?? nowMs));
       this.#takenAt.delete(slot);
-      this.#meanHoldMs =
-        this.#meanHoldMs === undefined ? heldMs : this.#meanHoldMs + NEWEST_COUNTS * (heldMs - this.#meanHoldMs);
     }
     this.#free.push(...slots);
     const assigned: Assignment<Job>[] = [];
@@ -116,8 +115,7 @@ export class SlotQueue<Job> {
   /** How long one more job would wait, by how long the last ones held their slots. */
   expectedWaitMs(nowMs: number): number {
     const longestMs = nowMs - Math.min(nowMs, ...this.#takenAt.values());
-    const holdMs = this.#meanHoldMs ?? Math.max(FIRST_GUESS_MS, longestMs);
-    return Math.max(1, Math.ceil((holdMs * (this.#waiting.length + 1)) / this.#options.slots));
+    return this.#holds.expectedWaitMs(this.#waiting.length, this.#options.slots, longestMs);
   }
 
   #next(nowMs: number): Place<Job> | undefined {

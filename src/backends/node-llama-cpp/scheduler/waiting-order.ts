@@ -47,6 +47,13 @@ export class FairTurns {
     return turn;
   }
 
+  /** One of the scope's requests has left before its turn came; these turns of the scope are still to come. */
+  leave(scope: string, toCome: readonly number[]): void {
+    // those that were let in are behind the present turn anyway
+    if (toCome.length === 0) this.#last.delete(scope);
+    else this.#last.set(scope, Math.max(...toCome));
+  }
+
   /** A request with this turn has been let in. */
   letIn(turn: number): void {
     this.#current = Math.max(this.#current, turn);

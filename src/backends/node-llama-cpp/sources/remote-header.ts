@@ -36,8 +36,12 @@ export async function fetchHeader(file: RemoteFile, target: string, asked: Asked
 async function fill(handle: FileHandle, file: RemoteFile, start: number, end: number, asked: Asked): Promise<void> {
   const headers = { range: `bytes=${start}-${end - 1}` };
   const { response, url } = await request(file.url, { method: "GET", headers }, asked);
-  const body = await response.arrayBuffer().catch(() => asked.signal.throwIfAborted());
-  if (response.status !== 206 || body?.byteLength !== end - start)
+  // else it is the whole file that comes, which may be larger than the memory
+  const isPart =
+    response.status === 206 && Number(response.headers.get("content-length") ?? end - start) === end - start;
+  if (!isPart) await response.body?.cancel();
+  const body = isPart ? await response.arrayBuffer().catch(() => asked.signal.throwIfAborted()) : undefined;
+  if (body?.byteLength !== end - start)
     throw new SourceUnavailableError(asked.source, `its header did not come whole from ${url.host}`);
   await handle.write(new Uint8Array(body), 0, end - start, start);
 }

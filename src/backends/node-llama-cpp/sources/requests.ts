@@ -3,7 +3,7 @@ import { setTimeout as wait } from "node:timers/promises";
 import { SourceUnavailableError } from "../../../errors.js";
 import type { ModelSource } from "../../../model.js";
 import type { SourceSettings } from "./settings.js";
-import { isLoopback } from "./source.js";
+import { isPrivate } from "./source.js";
 
 const ATTEMPTS = 3;
 const REDIRECTS = 10;
@@ -58,8 +58,7 @@ export async function request(
       if (response.ok) return { response, url };
       await response.body?.cancel();
       if (to !== undefined) {
-        if (to.protocol !== "https:" && !isLoopback(to))
-          throw new SourceUnavailableError(source, `it is redirected to ${to.host} without https`);
+        if (!isPrivate(to)) throw insecureRedirect(source, to);
         if (!follow(to, response)) return { response, url };
         if (++redirects > REDIRECTS)
           throw new SourceUnavailableError(source, `it is redirected more than ${REDIRECTS} times`);
@@ -99,6 +98,10 @@ async function attempt(
     if (code === "ECONNREFUSED" || code === "ENOTFOUND") throw failed;
     return failed;
   }
+}
+
+export function insecureRedirect(source: ModelSource, to: URL): SourceUnavailableError {
+  return new SourceUnavailableError(source, `it is redirected to ${to.host} without https`);
 }
 
 function locationOf(response: Response, base: URL): URL | undefined {

@@ -4,7 +4,7 @@ import { homedir } from "node:os";
 import path from "node:path";
 import { InvalidOptionError } from "../../../errors.js";
 import { shownSource } from "../../../model.js";
-import { isLoopback } from "./source.js";
+import { isPrivate } from "./source.js";
 
 export interface Limits {
   /** Milliseconds without an answer, or without a further byte of a file, after which a peer counts as gone. */
@@ -62,8 +62,7 @@ export function sourceSettings(modelsDir: string | undefined, limits: Limits = D
 
 function endpointOf(text: string): URL {
   const url = URL.canParse(text) ? new URL(text) : undefined;
-  if (url !== undefined && (url.protocol === "https:" || isLoopback(url)) && url.username === "" && url.password === "")
-    return url;
+  if (url !== undefined && isPrivate(url) && url.username === "" && url.password === "") return url;
   throw new InvalidOptionError("HF_ENDPOINT", "an https URL without a user name or password", shownSource(text));
 }
 

@@ -42,16 +42,17 @@ export function parseSource(source: ModelSource, endpoint: URL): ParsedSource {
   if (!URL_SCHEME.test(source)) return { kind: "path" };
   if (!URL.canParse(source)) throw refused(source, "a valid URL");
   const url = new URL(source);
-  if (url.protocol !== "https:" && !isLoopback(url))
+  if (!isPrivate(url))
     throw refused(source, "an https URL (http is for this machine only), a path, or hf:user/repo:quant");
   if (url.username !== "" || url.password !== "") throw refused(source, "a URL without a user name or password");
   url.hash = "";
   return (url.origin === endpoint.origin && hubUrl(source, url)) || { kind: "url", source, url };
 }
 
-/** Unencrypted requests stay on this machine. */
-export function isLoopback(url: URL): boolean {
-  return url.protocol === "http:" && /^(localhost|127(\.\d+){3}|\[::1\])$/.test(url.hostname);
+/** Nobody on the way can read or change what is said: unencrypted requests stay on this machine. */
+export function isPrivate(url: URL): boolean {
+  const isLoopback = /^(localhost|127(\.\d+){3}|\[::1\])$/.test(url.hostname);
+  return url.protocol === "https:" || (url.protocol === "http:" && isLoopback);
 }
 
 /** Whether this names one state of a repository for ever, which a branch or a tag does not. */

@@ -1,7 +1,8 @@
 /**
  * Runs one download of the library. It does so in a thread of its own, because only the end of a thread stops it for
- * certain, and because what it needs to be safe must not be done to the whole process (ADR 0016). In the sources this is JavaScript as well: Node starts threads from files, and of the versions that this
- * library runs on not all read TypeScript.
+ * certain, and because what it needs to be safe must not be done to the whole process (ADR 0016). In the sources this is
+ * JavaScript as well: Node starts threads from files, and of the versions that this library runs on not all read
+ * TypeScript.
  */
 import { createHash } from "node:crypto";
 import { open } from "node:fs/promises";
@@ -68,6 +69,7 @@ globalThis.fetch = async (_input, init) => {
     if (!isStopping) tell({ type: "trouble", detail: codeOf(error) });
     throw error;
   }
+  if (response.redirected) tell({ type: "redirected", origin: new URL(response.url).origin });
   const { status } = response;
   const etag = response.headers.get("etag")?.replaceAll('"', "");
   if (order.etag !== undefined && response.ok && etag !== order.etag) return giveUp({ kind: "changed" });

@@ -4,8 +4,9 @@ import { Worker } from "node:worker_threads";
 import { SourceUnavailableError, StorageFullError } from "../../../errors.js";
 import type { ModelSource } from "../../../model.js";
 import type { RemoteFile } from "./remote-file.js";
-import { headersFor, statusDetail } from "./requests.js";
+import { headersFor, insecureRedirect, statusDetail } from "./requests.js";
 import type { SourceSettings } from "./settings.js";
+import { isPrivate } from "./source.js";
 
 /** What the thread is given. */
 export interface TransferOrder {
@@ -26,6 +27,8 @@ export type TransferNews =
   /** How much of the file is here, as the library counts, and how many bytes have come in all. */
   | { readonly type: "progress"; readonly bytes: number; readonly received: number }
   | { readonly type: "written" }
+  /** Where the bytes come from instead. */
+  | { readonly type: "redirected"; readonly origin: string }
   /** The library tries again. */
   | { readonly type: "trouble"; readonly detail: string }
   | { readonly type: "received"; readonly sizeBytes: number; readonly sha256: string | undefined }
@@ -139,13 +142,18 @@ function follow(
           clearTimeout(silence);
           clearTimeout(standstill);
           return;
+        case "redirected":
+          if (!isPrivate(new URL(news.origin))) end(reject, insecureRedirect(source, new URL(news.origin)));
+          return;
         case "trouble":
           trouble = news.detail;
           return;
         case "received":
           return end(resolve, news);
         case "failed":
-          void failure(news.why, { source, file, directory }).then((error) => end(reject, error));
+          void failure(news.why, { source, file, directory })
+            .catch((fault: unknown) => fault)
+            .then((error) => end(reject, error));
           return;
         case "stopped":
           return;

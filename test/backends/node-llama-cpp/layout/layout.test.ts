@@ -3,6 +3,7 @@ import {
   candidateSpreads,
   candidateWidths,
   chooseSpread,
+  measuringMs,
   slotsOf,
   type SpreadRates,
 } from "../../../../src/backends/node-llama-cpp/layout/layout.js";
@@ -48,6 +49,22 @@ describe("slotsOf", () => {
     expect(slotsOf(8, 2)).toEqual([4, 4]);
     expect(slotsOf(7, 4)).toEqual([2, 2, 2, 1]);
     expect(slotsOf(5, 1)).toEqual([5]);
+  });
+});
+
+describe("measuringMs", () => {
+  const first = { spread: { contexts: 1, threads: 8 }, single: 5, full: 10 };
+
+  it("is longer the fewer threads there are: one thread of a large model may use up all of the time", () => {
+    const ms = (contexts: number, threads: number) => measuringMs({ contexts, threads }, first, 4);
+
+    expect([ms(1, 8), ms(4, 2), ms(4, 1), ms(1, 1)]).toEqual([2_400, 2_400, 4_800, 19_200]);
+  });
+
+  it("is no shorter than that of the first, which more threads need not make faster", () => {
+    const slow = { spread: { contexts: 1, threads: 1 }, single: 5, full: 10 };
+
+    expect(measuringMs({ contexts: 2, threads: 4 }, slow, 4)).toBe(2_400);
   });
 });
 

@@ -102,6 +102,20 @@ describe("SlotQueue", () => {
     expect(order).toEqual(["a1", "b1", "c1", "a2", "b2", "a3"]);
   });
 
+  it("does not count against a caller what has left before its turn", () => {
+    const queue = new SlotQueue<string>({
+      slots: 1,
+      maxQueue: 99,
+      standing: (job) => ({ scope: job[0] ?? "", priority: "interactive" }),
+    });
+    for (const job of ["a0", "a1", "a2", "a3", "a4"]) queue.admit(job, 0);
+    for (const job of ["a2", "a3", "a4"]) queue.withdraw(job);
+    for (const job of ["b1", "a5", "b2", "b3"]) queue.admit(job, 0);
+
+    const order = Array.from({ length: 5 }, (_, at) => queue.release([0], at).map(({ job }) => job)).flat();
+    expect(order).toEqual(["a1", "b1", "a5", "b2", "b3"]);
+  });
+
   it("shares a limit with other queues, and counts only what waits now", () => {
     const shared = new TotalQueue(2);
     const [one, other] = [0, 1].map(() => new SlotQueue<string>({ slots: 1, maxQueue: 9, shared }));

@@ -3,6 +3,7 @@ import path from "node:path";
 import { describe, expect, it } from "vitest";
 import { resolveGgufModel } from "../../../../src/backends/node-llama-cpp/gguf-file.js";
 import { readGgufHeader } from "../../../../src/backends/node-llama-cpp/gguf-header.js";
+import { fetchHeader } from "../../../../src/backends/node-llama-cpp/sources/remote-header.js";
 import { makeRandomModel } from "../../../../src/testing/index.js";
 import { failureOf, never, startPlace, temporaryFolder } from "./sources-fixture.js";
 
@@ -73,5 +74,19 @@ describe("the header of a model that is elsewhere", () => {
     for (const error of errors) expect(error).toMatchObject({ code: "source_unavailable" });
     expect(errors[0]?.message).toMatch(/gives no part of a file, so it can be loaded only/);
     expect(errors[1]?.message).toMatch(/its header did not come whole from 127/);
+  });
+
+  it("is not looked for in a whole file that comes instead of a part: that is not read", async () => {
+    // who reads it waits for a rest that does not come
+    const { hub, settings } = await startPlace({ ranges: false, stallMs: 60_000 });
+    hub.put(REPO, "m.gguf", Buffer.alloc(5000));
+    hub.fail("body", { stallAfter: 100 });
+    const url = new URL(`${hub.endpoint}/${REPO}/resolve/main/m.gguf`);
+    const file = { url, sizeBytes: 5000, sha256: undefined, etag: undefined, hasRanges: true };
+    const target = path.join(await temporaryFolder(), "header");
+
+    const error = await failureOf(fetchHeader(file, target, { source: url.href, settings, signal: never }));
+
+    expect(error.message).toMatch(/its header did not come whole/);
   });
 });

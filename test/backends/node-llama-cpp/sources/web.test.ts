@@ -57,4 +57,17 @@ describe("a source that is a URL", () => {
 
     expect(error.message).toMatch(/is redirected to elsewhere\.example without https/);
   });
+
+  it("is not taken from there either, if only its bytes are redirected", async () => {
+    const { hub, find, files } = await startPlace();
+    hub.put("one", "model.gguf", Buffer.from("the one"));
+    // this machine too, by a name that does not say so
+    const location = `${hub.endpoint.replace("127.0.0.1", "0.0.0.0")}/one/model.gguf`;
+    hub.fail("body", { status: 302, headers: { location } }, 1);
+
+    const error = await failureOf(find(`${hub.endpoint}/one/model.gguf`));
+
+    expect(error.message).toMatch(/is redirected to 0\.0\.0\.0:\d+ without https/);
+    expect(await files()).toEqual([]);
+  });
 });
