@@ -1,7 +1,7 @@
 /** A server of slots on an engine that is a double, for the tests of what happens in which step. */
 import type { Token } from "node-llama-cpp";
 import { SlotServer } from "../../../src/backends/node-llama-cpp/slot-server.js";
-import type { StepListener } from "../../../src/backends/backend.js";
+import type { QueueLimit, StepListener } from "../../../src/backends/backend.js";
 import type { Job, Sequence } from "../../../src/backends/node-llama-cpp/slot-run.js";
 import type { Priority } from "../../../src/inference.js";
 import type { Gate } from "../../../src/testing/gate.js";
@@ -15,7 +15,7 @@ export const [BAD, LETTER] = [666, 65];
 type Events = string[];
 
 /**
- * A sequence that says "A" for ever. In a step in which a sequence evaluates the token BAD, every sequence of the step
+ * A sequence that says "A" for ever, or what it is told to say after what it holds. In a step in which a sequence evaluates the token BAD, every sequence of the step
  * fails with one error, as in the engine, where a batch fails as a whole.
  */
 export class FakeEngine {
@@ -27,31 +27,53 @@ export class FakeEngine {
   needsCheckpoints = false;
   /** Holds every step until it is opened. */
   gate: Gate | undefined;
+  /** The next step fails as a whole, whatever is in it. */
+  failsOnce = false;
+  /** What was asked of a sequence while it did something else: the real engine crashes. */
+  readonly collisions: string[] = [];
+  readonly #say: (held: readonly number[]) => number;
   #step: { ids: number[]; result: Promise<void> } | undefined;
+
+  constructor(say: (held: readonly number[]) => number = () => LETTER) {
+    this.#say = say;
+  }
 
   readonly newSequence = (): Sequence => {
     if (this.cannotMake) throw new Error("no sequence left");
     const name = this.sequences++;
     let held: Token[] = [];
-    const evaluateTogether = async (ids: readonly Token[]) => {
-      await this.evaluateTogether(ids);
-      held = [...held, ...ids];
+    let doing: string | undefined;
+    const alone = async (what: string, work: () => Promise<void>) => {
+      if (doing !== undefined) this.collisions.push(`${what} during ${doing} on ${name}`);
+      doing = what;
+      try {
+        await work();
+      } finally {
+        doing = doing === "disposed" ? doing : undefined;
+      }
     };
+    const evaluateTogether = (ids: readonly Token[]) =>
+      alone("evaluation", async () => {
+        await this.evaluateTogether(ids);
+        held = [...held, ...ids];
+      });
+    const say = () => this.#say(held);
     async function* evaluateWithMetadata(prompt: readonly Token[]): ReturnType<Sequence["evaluateWithMetadata"]> {
       let next = prompt;
       for (;;) {
         await evaluateTogether(next);
-        const [letter] = tokens(LETTER);
+        const [letter] = tokens(say());
         if (letter === undefined) return;
         yield { token: letter };
         next = [letter];
       }
     }
-    const eraseFrom = async (start: number) => {
-      if (this.cannotClear.has(name)) throw new Error("cannot clear");
-      held = held.slice(0, start);
-      this.events.push(start === 0 ? `${name} cleared` : `${name} cut to ${start}`);
-    };
+    const eraseFrom = (start: number) =>
+      alone("cut", async () => {
+        if (this.cannotClear.has(name)) throw new Error("cannot clear");
+        held = held.slice(0, start);
+        this.events.push(start === 0 ? `${name} cleared` : `${name} cut to ${start}`);
+      });
     return {
       evaluateWithMetadata,
       evaluateWithoutGeneratingNewTokens: evaluateTogether,
@@ -64,9 +86,11 @@ export class FakeEngine {
       needsCheckpoints: this.needsCheckpoints,
       eraseContextTokenRanges: async ([range]) => eraseFrom(range?.start ?? Number.NaN),
       clearHistory: () => eraseFrom(0),
-      dispose: async () => {
-        this.events.push(`${name} disposed`);
-      },
+      dispose: () =>
+        alone("dispose", async () => {
+          this.events.push(`${name} disposed`);
+          doing = "disposed";
+        }),
     };
   };
 
@@ -77,7 +101,9 @@ export class FakeEngine {
         await this.gate?.enter();
         this.#step = undefined;
         this.events.push(`step of ${step.ids.length}`);
-        if (step.ids.includes(BAD)) throw new Error("Eval has failed");
+        const fails = this.failsOnce || step.ids.includes(BAD);
+        this.failsOnce = false;
+        if (fails) throw new Error("Eval has failed");
       });
       this.#step = step;
     }
@@ -89,11 +115,12 @@ export class FakeEngine {
 export interface ServeOptions {
   readonly slots?: number;
   readonly maxQueue?: number;
-  readonly engine?: FakeEngine;
+  readonly engine?: FakeEngine | undefined;
   /** Further contexts, of as many slots each, on engines of their own. */
   readonly others?: readonly FakeEngine[];
   readonly decodeWidths?: readonly number[];
   readonly steps?: StepListener;
+  readonly queueLimit?: QueueLimit;
 }
 
 export function serve(options: ServeOptions = {}) {
@@ -104,7 +131,7 @@ export function serve(options: ServeOptions = {}) {
     modelId: "test",
     incarnation: 1,
     maxQueue: options.maxQueue ?? 4,
-    queueLimit: undefined,
+    queueLimit: options.queueLimit,
     detokenizer: { detokenize: (ids) => String.fromCharCode(...ids) },
     groups: [engine, ...(options.others ?? [])].map(({ newSequence }) => ({
       slots,

@@ -37,7 +37,7 @@ export interface ChosenLayout {
   readonly view: SlotLayout;
 }
 
-/** One measurement at a time: two would measure each other. */
+/** One measurement at a time, until it is remembered: two would measure each other, and each forget the other's result. */
 const measuring = new Turns();
 
 /** The spreads that a load may end with: its estimate must hold for all of them. */
@@ -61,10 +61,18 @@ export async function chooseLayout(
   const known = await recall(subject);
   if (known !== undefined) return chosen(known, profile, "remembered");
   if (memory === undefined || engineIsBusy()) return chosen(unmeasured, profile, "default");
-  const found = await measure(subject, native, signal);
-  if (found === undefined) return chosen(unmeasured, profile, "default");
-  await memory.remember(keyOf(subject), found);
-  return chosen(found, profile, "measured");
+  const end = await measuring.take(signal, () => new RangeError("Turns without a limit are never full"));
+  try {
+    // by the load that was measured before this one, perhaps
+    const meanwhile = await recall(subject);
+    if (meanwhile !== undefined) return chosen(meanwhile, profile, "remembered");
+    const found = await measure(subject, native, signal);
+    if (found === undefined) return chosen(unmeasured, profile, "default");
+    await memory.remember(keyOf(subject), found);
+    return chosen(found, profile, "measured");
+  } finally {
+    end();
+  }
 }
 
 async function measure(
@@ -72,9 +80,8 @@ async function measure(
   native: LlamaModel,
   signal: AbortSignal,
 ): Promise<Calibration | undefined> {
-  const end = await measuring.take(signal, () => new RangeError("Turns without a limit are never full"));
+  const { profile } = subject;
   try {
-    const { profile } = subject;
     return await calibrate({
       ...spreadInput(subject),
       model: native,
@@ -85,8 +92,6 @@ async function measure(
   } catch (error) {
     if (error instanceof NotMeasurable) return undefined;
     throw error;
-  } finally {
-    end();
   }
 }
 

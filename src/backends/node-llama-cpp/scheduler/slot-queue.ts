@@ -32,6 +32,8 @@ export interface SlotQueueOptions<Job> {
 interface Place<Job> extends Waiting {
   readonly job: Job;
   readonly scope: string;
+  /** The turn that it would have if nothing else of its scope had been there. */
+  readonly firstTurn: number;
 }
 
 const ALIKE: Standing = { priority: "interactive", scope: "" };
@@ -68,7 +70,8 @@ export class SlotQueue<Job> {
     if (this.#waiting.length >= maxQueue)
       return { type: "full", of: "model", limit: maxQueue, queued: this.#waiting.length };
     if (shared?.enter() === false) return { type: "full", of: "all", limit: shared.limit, queued: shared.waiting };
-    const place: Place<Job> = { job, scope, priority, turn: this.#turns.take(scope), sinceMs: nowMs };
+    const { next: firstTurn } = this.#turns;
+    const place: Place<Job> = { job, priority, scope, firstTurn, turn: this.#turns.take(scope), sinceMs: nowMs };
     const before = this.#waiting.filter((other) => compareWaiting(other, place, nowMs) <= 0).length;
     this.#waiting.push(place);
     return { type: "queued", position: before + 1 };
@@ -79,8 +82,7 @@ export class SlotQueue<Job> {
     const place = this.#waiting.find((each) => each.job === job);
     if (place === undefined) return false;
     this.#leave(place);
-    const toCome = this.#waiting.filter(({ scope }) => scope === place.scope).map(({ turn }) => turn);
-    this.#turns.leave(place.scope, toCome);
+    this.#moveUp(place);
     return true;
   }
 
@@ -123,6 +125,17 @@ export class SlotQueue<Job> {
       (best, place) => (best === undefined || compareWaiting(place, best, nowMs) < 0 ? place : best),
       undefined,
     );
+  }
+
+  /** A turn that was not used counts against nobody: what comes after it in its scope has the turns that it had without. */
+  #moveUp({ scope, turn: free }: Place<Job>): void {
+    let last = free - 1;
+    this.#waiting = this.#waiting.map((place) => {
+      if (place.scope !== scope || place.turn < free) return place;
+      last = Math.max(place.firstTurn, last + 1);
+      return { ...place, turn: last };
+    });
+    this.#turns.giveBack(scope, last);
   }
 
   #leave(place: Place<Job>): void {

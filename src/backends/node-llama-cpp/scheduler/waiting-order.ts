@@ -40,18 +40,22 @@ export class FairTurns {
   readonly #last = new Map<string, number>();
   #current = 0;
 
+  /** The turn of a request whose scope has no other. */
+  get next(): number {
+    return this.#current + 1;
+  }
+
   /** The turn of a new request: one after the last of its scope, and never before the present one. */
   take(scope: string): number {
-    const turn = Math.max(this.#current, this.#last.get(scope) ?? 0) + 1;
+    const turn = Math.max(this.next, (this.#last.get(scope) ?? 0) + 1);
     this.#last.set(scope, turn);
     return turn;
   }
 
-  /** One of the scope's requests has left before its turn came; these turns of the scope are still to come. */
-  leave(scope: string, toCome: readonly number[]): void {
-    // those that were let in are behind the present turn anyway
-    if (toCome.length === 0) this.#last.delete(scope);
-    else this.#last.set(scope, Math.max(...toCome));
+  /** The turns of this scope after `last` will not be used. */
+  giveBack(scope: string, last: number): void {
+    if (last > this.#current) this.#last.set(scope, last);
+    else this.#last.delete(scope);
   }
 
   /** A request with this turn has been let in. */

@@ -60,6 +60,20 @@ describe("the layout of a model's slots", () => {
     expect([first.texts, second.texts]).toEqual([new Set([TEXT]), new Set([TEXT])]);
   });
 
+  it("is measured once for all that are loaded at the same time", async () => {
+    await using models = await ModelSupervisor.start({
+      name: `layout-${made++}`,
+      backend: nodeLlamaCpp({ calibrationFile: newMemory() }),
+      memoryBudget: "unlimited",
+      maxThreads: 1,
+    });
+    const loads = ["a", "b", "c"].map((id) => models.load(id, file, { contextSize: 64, parallel: 6 }));
+    const layouts = (await Promise.all(loads)).map(({ layout }) => layout);
+
+    expect(layouts.map((layout) => layout?.chosenBy).toSorted()).toEqual(["measured", "remembered", "remembered"]);
+    expect(new Set(layouts.map((layout) => layout?.decodeWidth)).size).toBe(1);
+  });
+
   it("is not measured when that is switched off, nor while the engine has something else to do", async () => {
     const off = await load({ parallel: 6 }, 1, false);
     const end = beginEvaluating();

@@ -90,6 +90,40 @@ describe("SlotQueue", () => {
     expect([1, 2, 3].flatMap((at) => queue.release([0], at).map(({ job }) => job))).toEqual(["now", "soon", "late"]);
   });
 
+  it("does not let a caller wait for the turns of its requests that have left the queue", () => {
+    const queue = new SlotQueue<string>({
+      slots: 1,
+      maxQueue: 99,
+      standing: (job) => ({ scope: job[0] ?? "", priority: "interactive" }),
+    });
+    queue.admit("first", 0);
+    // as an editor does, which asks anew at each key
+    for (let key = 0; key < 50; key++) {
+      queue.admit("a gone", 0);
+      queue.withdraw("a gone");
+    }
+    for (const job of ["a gone", "a1", "b1", "b2", "a2"]) queue.admit(job, 0);
+    queue.withdraw("a gone");
+
+    const order = Array.from({ length: 4 }, (_, at) => queue.release([0], at).map(({ job }) => job)).flat();
+    expect(order).toEqual(["a1", "b1", "b2", "a2"]);
+  });
+
+  it("moves no request before those of others that came when it did", () => {
+    const queue = new SlotQueue<string>({
+      slots: 1,
+      maxQueue: 99,
+      standing: (job) => ({ scope: job[0] ?? "", priority: job.endsWith("later") ? "background" : "interactive" }),
+    });
+    for (const job of ["first", "a later", "b1", "b2", "b3"]) queue.admit(job, 0);
+    const before = [1, 2].flatMap((at) => queue.release([0], at).map(({ job }) => job));
+    for (const job of ["c1", "a1"]) queue.admit(job, 2);
+    queue.withdraw("a later");
+
+    expect(before).toEqual(["b1", "b2"]);
+    expect([3, 4, 5].flatMap((at) => queue.release([0], at).map(({ job }) => job))).toEqual(["b3", "c1", "a1"]);
+  });
+
   it("lets callers take turns, however much one of them asks for", () => {
     const queue = new SlotQueue<string>({
       slots: 1,
