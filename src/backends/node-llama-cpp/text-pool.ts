@@ -13,13 +13,18 @@ export interface TextPoolLimits {
   readonly queueLimit?: QueueLimit | undefined;
 }
 
+/** How long a text takes, before one has ended. */
+const FIRST_GUESS_MS = 50;
+
 /** Calls take turns text by text, so that a long list does not keep a single text waiting. */
 export class TextPool<Context> {
   readonly #contexts: readonly Context[];
   readonly #free: Context[];
   readonly #turns: Turns;
   readonly #limits: TextPoolLimits;
-  readonly #holds = new HoldTimes();
+  readonly #holds = new HoldTimes(FIRST_GUESS_MS);
+  /** Of all calls, not evaluated yet. */
+  #textsLeft = 0;
   #calls = 0;
 
   constructor(contexts: readonly Context[], limits: TextPoolLimits) {
@@ -49,23 +54,34 @@ export class TextPool<Context> {
     if (first === undefined) throw new TypeError("There is no context to evaluate texts in");
     this.#enter();
     const endEvaluating = beginEvaluating();
-    const startedAt = performance.now();
     request.phase = "queue";
     if (this.queued > 0) request.queuePosition = this.queued;
+    let left = 0;
     try {
       const items = prepare(first);
-      return { items, results: await this.#evaluateAll(request, signal, items, evaluate) };
+      left = items.length;
+      this.#textsLeft += left;
+      const results = await this.#evaluateAll(request, signal, items, async (context, item) => {
+        const startedAt = performance.now();
+        const result = await evaluate(context, item);
+        this.#holds.record(performance.now() - startedAt);
+        this.#textsLeft--;
+        left--;
+        return result;
+      });
+      return { items, results };
     } finally {
       endEvaluating();
+      this.#textsLeft -= left;
       this.#leave();
-      this.#holds.record(performance.now() - startedAt);
     }
   }
 
   #enter(): void {
     const { modelId, maxQueue, queueLimit } = this.#limits;
     const contexts = this.#contexts.length;
-    const retryAfterMs = this.#holds.expectedWaitMs(this.queued, contexts);
+    // when all that is here has been evaluated: before, calls end one by one, and nobody knows which
+    const retryAfterMs = this.#holds.expectedWaitMs(this.#textsLeft, contexts);
     if (this.#calls >= contexts + maxQueue)
       throw new QueueFullError({ modelId, of: "model", limit: maxQueue, queued: this.queued, retryAfterMs });
     if (this.#calls >= contexts && queueLimit?.enter() === false)

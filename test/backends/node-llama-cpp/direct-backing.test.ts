@@ -85,7 +85,7 @@ describe("embed", () => {
     const calls = [call(), call(), call()];
 
     expect(backing.queued()).toBe(1);
-    await expect(call()).rejects.toMatchObject({ code: "queue_full", limit: 1 });
+    await expect(call()).rejects.toMatchObject({ code: "queue_full", limit: 1, retryAfterMs: 100 });
     await expect(Promise.all(calls)).resolves.toHaveLength(3);
     expect(backing.queued()).toBe(0);
   });

@@ -10,7 +10,7 @@ const RUNS = Number(process.env["SLOT_SERVER_RUNS"] ?? 300);
 const MOST_STEPS = 2_000;
 
 /** A capital letter that depends on all that a sequence holds, so that a foreign token anywhere in it shows in the text. */
-const say = (held: readonly number[]) => 65 + held.reduce((sum, id) => (sum * 31 + id) % 997, 7) % 26;
+const say = (held: readonly number[]) => 65 + (held.reduce((sum, id) => (sum * 31 + id) % 997, 7) % 26);
 
 function expectedText(prompt: readonly number[], length: number): string {
   const held = [...prompt];
@@ -82,7 +82,11 @@ describe("SlotServer", () => {
         const failures = commands.filter(({ type }) => type === "fail").length * engines.length;
         expect(requests.filter(({ wasUnlucky }) => wasUnlucky).length).toBeLessThanOrEqual(failures);
         expect(engines.flatMap(({ collisions }) => collisions)).toEqual([]);
-        expect({ queued: server.queued, total: queueLimit.waiting, broken }).toEqual({ queued: 0, total: 0, broken: [] });
+        expect({ queued: server.queued, total: queueLimit.waiting, broken }).toEqual({
+          queued: 0,
+          total: 0,
+          broken: [],
+        });
         const steps = engines.map(({ events }) => events.length);
         await step();
         expect(engines.map(({ events }) => events.length)).toEqual(steps);

@@ -2,11 +2,15 @@
 
 /** How much the last one counts in the mean. */
 const NEWEST_COUNTS = 0.2;
-/** Before any has ended. */
-const FIRST_GUESS_MS = 1_000;
 
 export class HoldTimes {
+  readonly #firstGuessMs: number;
   #meanMs: number | undefined;
+
+  /** `firstGuessMs`: what is said before any has ended. */
+  constructor(firstGuessMs: number) {
+    this.#firstGuessMs = firstGuessMs;
+  }
 
   record(ms: number): void {
     this.#meanMs = this.#meanMs === undefined ? ms : this.#meanMs + NEWEST_COUNTS * (ms - this.#meanMs);
@@ -17,7 +21,7 @@ export class HoldTimes {
    * counts as long as none has.
    */
   expectedWaitMs(waiting: number, places: number, longestMs = 0): number {
-    const holdMs = this.#meanMs ?? Math.max(FIRST_GUESS_MS, longestMs);
+    const holdMs = this.#meanMs ?? Math.max(this.#firstGuessMs, longestMs);
     return Math.max(1, Math.ceil((holdMs * (waiting + 1)) / places));
   }
 }

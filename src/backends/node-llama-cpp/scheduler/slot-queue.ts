@@ -37,6 +37,8 @@ interface Place<Job> extends Waiting {
 }
 
 const ALIKE: Standing = { priority: "interactive", scope: "" };
+/** How long a job holds its slot, before one has ended. */
+const FIRST_GUESS_MS = 1_000;
 
 /** Slots and the bounded queue before them. */
 export class SlotQueue<Job> {
@@ -47,7 +49,7 @@ export class SlotQueue<Job> {
   readonly #takenAt = new Map<number, number>();
   /** In the order of arrival. */
   #waiting: Place<Job>[] = [];
-  readonly #holds = new HoldTimes();
+  readonly #holds = new HoldTimes(FIRST_GUESS_MS);
 
   constructor(options: SlotQueueOptions<Job>) {
     this.#options = options;
