@@ -277,7 +277,11 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
         const reason = new Error("too long a queue");
         const made = request(controller.signal).request;
         const order: unknown[] = [];
-        Object.defineProperty(made, "queuePosition", { set: () => controller.abort(reason) });
+        Object.defineProperty(made, "queuePosition", {
+          set: (_place: unknown) => {
+            controller.abort(reason);
+          },
+        });
 
         const running = talk(backing, "hello").then(() => order.push("done"));
         const leaving = rejection(backing.generate?.("hello", GREEDY, made) ?? Promise.resolve());
