@@ -230,8 +230,9 @@ export class FakeBacking implements Backing {
     if (this.#ended) throw this.#ended.error;
     if (this.#slotsTaken >= profile.parallel) {
       this.#checkQueue();
-      request.queuePosition = this.#waiting.length + 1;
-      await this.#queue(request.signal); // the slot is handed over, so it stays taken
+      const turn = this.#queue(request.signal);
+      request.queuePosition = this.#waiting.length;
+      await turn; // the slot is handed over, so it stays taken
     } else this.#slotsTaken += 1;
     const ending = new AbortController();
     const end = (error: unknown) => ending.abort(error);

@@ -268,6 +268,30 @@ export function describeBackendContract(name: string, setup: () => Promise<Contr
       expect(queueLimit.waiting).toBe(0);
     });
 
+    it.each(["server", "direct"] as const)(
+      "lets a request go in %s mode that is aborted while it is told its place",
+      async (mode) => {
+        const { talker } = await setup();
+        const backing = await start(talker.source, { mode, parallel: 1 });
+        const controller = new AbortController();
+        const reason = new Error("too long a queue");
+        const made = request(controller.signal).request;
+        const order: unknown[] = [];
+        Object.defineProperty(made, "queuePosition", {
+          set: (_place: unknown) => {
+            controller.abort(reason);
+          },
+        });
+
+        const running = talk(backing, "hello").then(() => order.push("done"));
+        const leaving = rejection(backing.generate?.("hello", GREEDY, made) ?? Promise.resolve());
+        await Promise.all([running, leaving.then((error) => order.push(error))]);
+
+        expect(order).toEqual([reason, "done"]);
+        expect(backing.queued()).toBe(0);
+      },
+    );
+
     it("produces nothing more while the request is paused, and all of it when it goes on", async () => {
       const { talker } = await setup();
       const backing = await start(talker.source, { parallel: 2 });

@@ -97,9 +97,10 @@ export class SlotServer {
         const retryAfterMs = this.#queue.expectedWaitMs(now);
         return reject(new QueueFullError({ ...admission, modelId: this.#options.modelId, retryAfterMs }));
       }
+      // first of all: who hears of the place may abort at once
+      job.signal.addEventListener("abort", () => this.#abort(ticket), { once: true });
       if (admission.type === "slot") this.#assign(admission.slot, ticket);
       else job.request.queuePosition = admission.position;
-      job.signal.addEventListener("abort", () => this.#abort(ticket), { once: true });
     });
   }
 

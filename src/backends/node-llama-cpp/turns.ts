@@ -64,8 +64,9 @@ export class Turns {
       if (admission.type === "full")
         return reject(full({ ...admission, retryAfterMs: this.#queue.expectedWaitMs(now) }));
       if (admission.type === "slot") return waiter.go(admission.slot);
-      asker.queuePosition = admission.position;
+      // first of all: who hears of the place may abort at once
       signal.addEventListener("abort", withdraw, { once: true });
+      asker.queuePosition = admission.position;
     });
   }
 }
