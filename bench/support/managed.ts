@@ -1,8 +1,9 @@
 /** Our side of the comparisons of speed: a model behind the public interface, and rounds of streams on it. */
-import { ModelSupervisor } from "../../src/index.js";
+import path from "node:path";
+import { ModelSupervisor, nodeLlamaCpp } from "../../src/index.js";
 import type { GenerateResult, ModelManager, ModelOptions } from "../../src/index.js";
 import { isQuick } from "./measure.js";
-import type { BenchModel } from "./models.js";
+import { CACHE, type BenchModel } from "./models.js";
 
 /** Tokens of a slot, here and in the contexts of the others. */
 export const CONTEXT_SIZE = 256;
@@ -31,6 +32,9 @@ export interface ManagedOptions extends ModelOptions {
   readonly maxThreads: number;
 }
 
+/** Each benchmark measures anew: what was remembered may have been measured beside something else. */
+const CALIBRATIONS = path.join(CACHE, `calibrations-${process.pid}.json`);
+
 let started = 0;
 
 /** One model with a manager of its own. */
@@ -43,7 +47,12 @@ export class Managed implements AsyncDisposable {
   }
 
   static async load(source: string, { maxThreads, ...options }: ManagedOptions): Promise<Managed> {
-    const models = await ModelSupervisor.start({ name: `managed ${started++}`, memoryBudget: "unlimited", maxThreads });
+    const models = await ModelSupervisor.start({
+      name: `managed ${started++}`,
+      backend: nodeLlamaCpp({ calibrationFile: CALIBRATIONS }),
+      memoryBudget: "unlimited",
+      maxThreads,
+    });
     await models.load("m", source, { contextSize: CONTEXT_SIZE, gpuLayers: 0, ...options });
     return new Managed(models);
   }

@@ -4,8 +4,8 @@ import type { StartContext, StartSpec } from "../backend.js";
 import { InvalidModelFileError } from "../../errors.js";
 import { EngineLogError, withEngineLog } from "./engine.js";
 import { checkUnchanged, type GgufModel } from "./gguf-file.js";
+import { takeLoadTurn } from "./load-turn.js";
 import { KV_TYPES } from "./memory-estimate.js";
-import { Turns } from "./turns.js";
 
 /** Lines of llama.cpp that lay a failed load to the file. What else fails, memory above all, may go well the next time. */
 const FILE_IS_WRONG =
@@ -16,9 +16,6 @@ function fileProblem(lines: readonly string[]): string | undefined {
   return lines.find((line) => FILE_IS_WRONG.test(line));
 }
 
-/** The library loads one model at a time; waiting for that is done here, where an abort ends it at once. */
-const loads = new Turns();
-
 /** @throws InvalidModelFileError, SourceUnavailableError, the signal's reason, or the engine's error. */
 export async function loadWeights(
   llama: Llama,
@@ -26,7 +23,7 @@ export async function loadWeights(
   spec: StartSpec,
   context: StartContext,
 ): Promise<LlamaModel> {
-  const end = await loads.take(context.signal, () => new RangeError("Turns without a limit are never full"));
+  const end = await takeLoadTurn(context.signal);
   const { path } = model.files[0];
   try {
     await checkUnchanged(model);

@@ -6,8 +6,8 @@ import type { ModelProfile } from "../../backend.js";
 import { generationBatch } from "../context-plan.js";
 import { engineIsBusy } from "../engine-activity.js";
 import type { GgufModel } from "../gguf-file.js";
+import { takeLoadTurn } from "../load-turn.js";
 import { decodeWidths } from "../scheduler/decode-width.js";
-import { Turns } from "../turns.js";
 import { calibrate, NotMeasurable } from "./calibration.js";
 import type { CalibrationFile, CalibrationKey } from "./calibration-file.js";
 import {
@@ -37,9 +37,6 @@ export interface ChosenLayout {
   readonly view: SlotLayout;
 }
 
-/** One measurement at a time, until it is remembered: two would measure each other, and each forget the other's result. */
-const measuring = new Turns();
-
 /** The spreads that a load may end with: its estimate must hold for all of them. */
 export async function possibleSpreads(subject: LayoutSubject): Promise<readonly Spread[]> {
   const [fallback, ...others] = candidateSpreads(spreadInput(subject));
@@ -61,7 +58,9 @@ export async function chooseLayout(
   const known = await recall(subject);
   if (known !== undefined) return chosen(known, profile, "remembered");
   if (memory === undefined || engineIsBusy()) return chosen(unmeasured, profile, "default");
-  const end = await measuring.take(signal, () => new RangeError("Turns without a limit are never full"));
+  // one at a time, until it is remembered: two would measure each other, or the reading of other weights, and each forget
+  // what the other has found
+  const end = await takeLoadTurn(signal);
   try {
     // by the load that was measured before this one, perhaps
     const meanwhile = await recall(subject);
