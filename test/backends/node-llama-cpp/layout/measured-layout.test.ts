@@ -70,7 +70,9 @@ describe("the layout of a model's slots", () => {
     const loads = ["a", "b", "c"].map((id) => models.load(id, file, { contextSize: 64, parallel: 6 }));
     const layouts = (await Promise.all(loads)).map(({ layout }) => layout);
 
-    expect(layouts.map((layout) => layout?.chosenBy).toSorted()).toEqual(["measured", "remembered", "remembered"]);
+    const measured = layouts.filter((layout) => layout?.chosenBy === "measured");
+    const remembered = layouts.filter((layout) => layout?.chosenBy === "remembered");
+    expect([measured.length, remembered.length]).toEqual([1, 2]);
     expect(new Set(layouts.map((layout) => layout?.decodeWidth)).size).toBe(1);
   });
 
