@@ -3,7 +3,7 @@ import { z } from "zod";
 import type { ChatSampling } from "../backends/backend.js";
 import { InvalidOptionError } from "../errors.js";
 import type { ChatMessage, ChatOptions, ToolCall, ToolDefinition } from "../inference.js";
-import { check } from "./option-check.js";
+import { check } from "../backends/option-check.js";
 import { checkText, choice, flag, generateShape, isRecord, object, samplingOf } from "./options.js";
 import type { DispatchOptions } from "./options.js";
 

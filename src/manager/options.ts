@@ -6,7 +6,7 @@ import { InvalidOptionError } from "../errors.js";
 import type { EmbedOptions, GenerateOptions, RankOptions, RequestOptions } from "../inference.js";
 import type { LoadSettings } from "../table/entry.js";
 import { isSize } from "./memory/size.js";
-import { check, nearest } from "./option-check.js";
+import { check, nearest } from "../backends/option-check.js";
 
 export const object = <Shape extends z.ZodRawShape>(shape: Shape) => z.strictObject(shape, { error: "an object" });
 const whole = (min: number, max = Number.MAX_SAFE_INTEGER) =>

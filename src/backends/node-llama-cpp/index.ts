@@ -7,6 +7,7 @@ import { InvalidModelFileError } from "../../errors.js";
 import type { DeviceInfo } from "../../model.js";
 import { ramLimits } from "../../process-limits.js";
 import type { Backend, ResolvedModel } from "../backend.js";
+import { checkBackendOptions } from "./backend-options.js";
 import { sharedEngine } from "./engine.js";
 import type { BuildChoice, GpuChoice } from "./engine-choice.js";
 import { GgufModel, resolveGgufModel } from "./gguf-file.js";
@@ -25,7 +26,7 @@ export interface NodeLlamaCppOptions {
    */
   readonly gpu?: GpuChoice | undefined;
   /**
-   * Whether the engine's library may be compiled on this machine. A library that was compiled for the machine is 1.4 to 1.5
+   * Whether the engine's library may be compiled on this machine. A library that was compiled for the machine is 1.3 to 1.5
    * times as fast as the prebuilt one with several streams on a CPU; see the README. As for `gpu`, the first one decides.
    * @defaultValue `"never"`
    */
@@ -47,13 +48,20 @@ export interface NodeLlamaCppOptions {
  * The default engine: GGUF files through llama.cpp, in this process. The library is loaded by the first call that needs
  * it and not by the import.
  *
+ * @throws InvalidOptionError
+ *
  * @example
  * ```ts
  * await using models = await ModelSupervisor.start({ backend: nodeLlamaCpp({ gpu: false }) });
  * ```
  */
 export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
-  const { gpu = "auto", build = "never", calibrationFile = defaultCalibrationPath() } = options;
+  const {
+    gpu = "auto",
+    build = "never",
+    calibrationFile = defaultCalibrationPath(),
+    modelsDir,
+  } = checkBackendOptions(options);
   const engine = () => sharedEngine({ gpu, build });
   const memory = calibrationFile === false ? undefined : new CalibrationFile(calibrationFile);
   return {
@@ -79,7 +87,7 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
       const headersIn = mayDownload ? undefined : () => temporaryFolder(signal);
       const wish = { headersIn, signal, onDownload };
       const model = await resolveGgufModel(source, engineOptions, signal, () =>
-        localFile(source, sourceSettings(options.modelsDir), wish),
+        localFile(source, sourceSettings(modelsDir), wish),
       );
       const facts = await insights(model, await engine());
       signal.throwIfAborted();
