@@ -12,14 +12,16 @@ export const DEFAULT_CLOCK: Clock = {
   },
 };
 
-/** A logger that throws must not take down the part that has something to say. */
+/** A logger that throws must not take down the part that has something to say; nor one that rejects, the process. */
 export function safeLogger(logger: Logger): Logger {
   return {
     warn: (message, error) => {
+      const tell = (fault: unknown) => DEFAULT_LOGGER.warn(`The logger threw on: ${message}`, fault);
       try {
-        logger.warn(message, error);
+        // a logger may be asynchronous, whatever its type says
+        Promise.resolve(logger.warn(message, error)).catch(tell);
       } catch (fault) {
-        DEFAULT_LOGGER.warn(`The logger threw on: ${message}`, fault);
+        tell(fault);
       }
     },
   };
