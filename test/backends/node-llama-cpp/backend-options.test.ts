@@ -10,7 +10,7 @@ describe("nodeLlamaCpp", () => {
     { name: "calibrationFile", value: "", expected: "the path of a file, or false" },
     { name: "modelsDir", value: 5, expected: "the path of a folder" },
     { name: "modelsDir", value: "", expected: "the path of a folder" },
-    { name: "modelDir", value: "models", expected: 'a known name; did you mean "modelsDir"' },
+    { name: "modelDir", value: "models", expected: 'a known name (did you mean "modelsDir"?)' },
   ])("refuses $name: $value", ({ name, value, expected }) => {
     expect(() => nodeLlamaCpp(Object.fromEntries([[name, value]]))).toThrow(
       expect.objectContaining({ code: "invalid_option", option: name, expected, received: JSON.stringify(value) }),
