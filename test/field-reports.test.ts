@@ -104,4 +104,22 @@ describe("reports of users", () => {
   });
 });
 
+describe("faults of upstream's server", () => {
+  it("28 of upstream's: an option of the load is refused in a request, by its own name", async () => {
+    const { models } = await startTestSupervisor();
+    await models.load("m", "a.gguf");
+
+    // as a caller without types would pass them
+    const withOption = (name: string, value: unknown) => Object.fromEntries([[name, value]]);
+    expect(await rejection(models.generate("m", "hello", withOption("parallel", 2)))).toMatchObject({
+      code: "invalid_option",
+      option: "parallel",
+    });
+    expect(await rejection(models.embed("m", "hello", withOption("contextSize", 64)))).toMatchObject({
+      code: "invalid_option",
+      option: "contextSize",
+    });
+  });
+});
+
 const FAKE = { models: { "a.gguf": {}, "slow.gguf": {}, "big.gguf": { ramBytes: 2 ** 31 } } };

@@ -62,6 +62,16 @@ describe("test/PARITY.md", () => {
     expect(rows).toHaveLength(Object.values(UPSTREAM_CASES).reduce((sum, count) => sum + count));
   });
 
+  it("lists every fault of upstream's server, each with a test", () => {
+    const section = sections().get("Faults of its server") ?? "";
+    const rows = section.split("\n").filter((line) => line.startsWith("| F"));
+
+    expect(rows.map((row) => row.slice(2, row.indexOf(" |", 2)))).toEqual(
+      Array.from({ length: 21 }, (_, index) => `F${index + 11}`),
+    );
+    expect(rows.filter((row) => citations(row).length === 0)).toEqual([]);
+  });
+
   it("cites only tests that exist", () => {
     const cited = citations(LIST);
 
