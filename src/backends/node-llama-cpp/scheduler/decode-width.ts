@@ -7,7 +7,7 @@ export interface StepTime {
 }
 
 /** A narrower step must be this much faster per token: with it, a slot has to wait for some steps. */
-const WORTHWHILE = 1.05;
+const WORTHWHILE = 1.1;
 
 /**
  * The best width for each number of slots that decode, from 1 to `slots`, at its index: the widest that is about as fast as
