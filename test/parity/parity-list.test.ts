@@ -27,7 +27,16 @@ function titles(file: string): string[] {
   const url = new URL(file, ROOT);
   if (!existsSync(url)) return [];
   const TITLE = /(?:\bit\(|\bit: |\)\(|^ {4})\s*("(?:[^"\\]|\\.)*")/gm;
-  return [...readFileSync(url, "utf8").matchAll(TITLE)].map(([, quoted = '""']) => String(JSON.parse(quoted)));
+  return [...readFileSync(url, "utf8").matchAll(TITLE)].map(([, quoted = '""']) => unquoted(quoted));
+}
+
+/** A string with an escape that JSON does not know is no title that anybody cites. */
+function unquoted(quoted: string): string {
+  try {
+    return String(JSON.parse(quoted));
+  } catch {
+    return quoted;
+  }
 }
 
 /** The sections of the list by their headings, each with its text. */

@@ -6,8 +6,11 @@ export interface StepTime {
   readonly ms: number;
 }
 
-/** A narrower step must be this much faster per token: with it, a slot has to wait for some steps. */
-const WORTHWHILE = 1.1;
+/**
+ * A narrower step must be this much faster per token: with it, a slot has to wait for some steps, and a measurement of some
+ * tenths of a second is wrong by a tenth often enough.
+ */
+const WORTHWHILE = 1.2;
 
 /**
  * The best width for each number of slots that decode, from 1 to `slots`, at its index: the widest that is about as fast as
