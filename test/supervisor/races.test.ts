@@ -8,6 +8,19 @@ async function microtasks(count: number): Promise<void> {
   for (let turn = 0; turn < count; turn++) await Promise.resolve();
 }
 
+/** An unload that waits for a request, and gives up when 10 ms have passed. */
+async function patientUnload() {
+  const started = await startTestSupervisor();
+  const { models, backend } = started;
+  await models.load("a", "a.gguf");
+  const gate = backend.hold("generate");
+  const running = rejection(models.generate("a", "hi"));
+  await gate.arrived();
+  const patient = models.unload("a", { timeoutMs: 10 }).catch((error: unknown) => error);
+  await settle();
+  return { ...started, running, patient };
+}
+
 describe("in whatever moment it comes", () => {
   it.each(GAPS)("an unload of a model whose load has just ended frees it (%d microtasks later)", async (gap) => {
     const { models, backend } = await startTestSupervisor();
@@ -41,13 +54,7 @@ describe("in whatever moment it comes", () => {
   });
 
   it.each(GAPS)("force takes a model that a patient unload has just given up (%d microtasks later)", async (gap) => {
-    const { models, backend, clock } = await startTestSupervisor();
-    await models.load("a", "a.gguf");
-    const gate = backend.hold("generate");
-    const running = rejection(models.generate("a", "hi"));
-    await gate.arrived();
-    const patient = models.unload("a", { timeoutMs: 10 }).catch((error: unknown) => error);
-    await settle();
+    const { models, backend, clock, running, patient } = await patientUnload();
     clock.increment(10);
     await microtasks(gap);
 
@@ -60,13 +67,7 @@ describe("in whatever moment it comes", () => {
   });
 
   it.each(GAPS)("a close takes it as well (%d microtasks later)", async (gap) => {
-    const { models, backend, clock } = await startTestSupervisor();
-    await models.load("a", "a.gguf");
-    const gate = backend.hold("generate");
-    const running = rejection(models.generate("a", "hi"));
-    await gate.arrived();
-    const patient = models.unload("a", { timeoutMs: 10 }).catch((error: unknown) => error);
-    await settle();
+    const { models, backend, clock, running, patient } = await patientUnload();
     clock.increment(10);
     await microtasks(gap);
 

@@ -5,5 +5,5 @@ const loads = new Turns();
 
 /** Resolves when no weights are being loaded and nothing is measured, with the function that ends the turn. */
 export function takeLoadTurn(signal: AbortSignal): Promise<() => void> {
-  return loads.take(signal, () => new RangeError("Turns without a limit are never full"));
+  return loads.take(signal);
 }

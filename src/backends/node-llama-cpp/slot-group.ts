@@ -9,7 +9,7 @@ import { allSettled } from "./all-settled.js";
 import { beginEvaluating } from "./engine-activity.js";
 import { Pace } from "./scheduler/pace.js";
 import { reusableTokens, type SlotCache } from "./scheduler/slot-choice.js";
-import { planStep, prefillTokens, type Progress, type Work } from "./scheduler/step-plan.js";
+import { planStep, prefillTokens, WAIT, type Progress, type Work } from "./scheduler/step-plan.js";
 import { SlotRun, type Job, type Sequence } from "./slot-run.js";
 import type { PieceCache } from "./text.js";
 
@@ -81,8 +81,6 @@ interface PlannedStep {
   /** All decode: so they will in the next step, if none has to wait and none enters or leaves. */
   readonly isSteady: boolean;
 }
-
-const WAIT: Work = { type: "wait" };
 
 /** Runs jobs on the slots of one context. */
 export class SlotGroup {

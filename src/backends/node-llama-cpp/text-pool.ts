@@ -130,7 +130,7 @@ export class TextPool<Context> {
 
   /** One text's evaluation, which cannot be interrupted: an abort is seen before it and after it. */
   async #inTurn<Result>(signal: AbortSignal, evaluate: (context: Context) => Promise<Result>): Promise<Result> {
-    const end = await this.#turns.take(signal, () => new RangeError("Turns without a limit are never full"));
+    const end = await this.#turns.take(signal);
     const context = this.#free.pop();
     try {
       signal.throwIfAborted();

@@ -20,6 +20,9 @@ interface Waiter {
   readonly asker: Asker;
 }
 
+/** For turns without a limit. */
+const neverFull = (_details: QueueFullness): Error => new RangeError("Turns without a limit are never full");
+
 export class Turns {
   readonly #queue: SlotQueue<Waiter>;
 
@@ -44,7 +47,7 @@ export class Turns {
    * Resolves when it is this caller's turn, with the function that ends it. Rejects with the signal's reason as soon as
    * that is aborted, also while waiting; with what `full` makes when too many wait already.
    */
-  take(signal: AbortSignal, full: (details: QueueFullness) => Error, asker: Asker = {}): Promise<() => void> {
+  take(signal: AbortSignal, full = neverFull, asker: Asker = {}): Promise<() => void> {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(signal.reason);
       const withdraw = () => {

@@ -13,6 +13,7 @@ import type { CalibrationFile, CalibrationKey } from "./calibration-file.js";
 import {
   candidateSpreads,
   candidateWidths,
+  isSameSpread,
   slotsOf,
   type Calibration,
   type Spread,
@@ -40,7 +41,8 @@ export interface ChosenLayout {
 /** The spreads that a load may end with: its estimate must hold for all of them. */
 export async function possibleSpreads(subject: LayoutSubject): Promise<readonly Spread[]> {
   const [fallback, ...others] = candidateSpreads(spreadInput(subject));
-  if (subject.memory === undefined) return [fallback];
+  // where there is one only, the file need not be read to know it
+  if (subject.memory === undefined || others.length === 0) return [fallback];
   const known = await recall(subject);
   return known === undefined ? [fallback, ...others] : [known.spread];
 }
@@ -108,9 +110,8 @@ function hasChoice(subject: LayoutSubject): boolean {
 /** One that this version would not choose, or that the file cannot hold rightly, is measured again. */
 async function recall(subject: LayoutSubject): Promise<Calibration | undefined> {
   const known = await subject.memory?.recall(keyOf(subject));
-  const isCandidate = candidateSpreads(spreadInput(subject)).some(
-    ({ contexts, threads }) => contexts === known?.spread.contexts && threads === known.spread.threads,
-  );
+  if (known === undefined) return undefined;
+  const isCandidate = candidateSpreads(spreadInput(subject)).some((spread) => isSameSpread(spread, known.spread));
   return isCandidate ? known : undefined;
 }
 

@@ -12,6 +12,10 @@ export interface Spread {
   readonly threads: number;
 }
 
+export function isSameSpread(a: Spread, b: Spread): boolean {
+  return a.contexts === b.contexts && a.threads === b.threads;
+}
+
 /** What there is to spread. */
 export interface SpreadInput {
   readonly slots: number;
@@ -41,7 +45,7 @@ export function candidateSpreads(input: SpreadInput): [Spread, ...Spread[]] {
       const share = Math.floor(threads / contexts);
       return share === 1 ? [{ contexts, threads: 1 }] : [1, share].map((each) => ({ contexts, threads: each }));
     });
-  const others = spreads.filter((spread) => spread.contexts !== 1 || spread.threads !== fallback.threads);
+  const others = spreads.filter((spread) => !isSameSpread(spread, fallback));
   return [fallback, ...others];
 }
 
@@ -77,8 +81,7 @@ export function withRates(
   rates: readonly [SpreadRates, ...SpreadRates[]],
   found: SpreadRates,
 ): [SpreadRates, ...SpreadRates[]] {
-  const { contexts, threads } = found.spread;
-  const isSame = ({ spread }: SpreadRates) => spread.contexts === contexts && spread.threads === threads;
+  const isSame = ({ spread }: SpreadRates) => isSameSpread(spread, found.spread);
   const better = (known: SpreadRates): SpreadRates =>
     isSame(known)
       ? { ...known, single: Math.max(known.single, found.single), full: Math.max(known.full, found.full) }

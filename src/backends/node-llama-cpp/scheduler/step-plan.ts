@@ -24,7 +24,7 @@ export type Work =
 
 const START: Work = { type: "start" };
 const DECODE: Work = { type: "decode" };
-const WAIT: Work = { type: "wait" };
+export const WAIT: Work = { type: "wait" };
 
 /** How much one step may do. */
 export interface StepLimits {
