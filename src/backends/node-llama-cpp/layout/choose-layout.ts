@@ -3,13 +3,13 @@ import type { Llama, LlamaModel } from "node-llama-cpp";
 import path from "node:path";
 import type { SlotLayout } from "../../../model.js";
 import type { ModelProfile } from "../../backend.js";
-import { generationBatch } from "../context-plan.js";
 import { engineIsBusy } from "../engine-activity.js";
 import type { GgufModel } from "../gguf-file.js";
 import { takeLoadTurn } from "../load-turn.js";
 import { decodeWidths } from "../scheduler/decode-width.js";
-import { calibrate, NotMeasurable } from "./calibration.js";
+import { calibrate } from "./calibration.js";
 import type { CalibrationFile, CalibrationKey } from "./calibration-file.js";
+import { NotMeasurable } from "./lanes.js";
 import {
   candidateSpreads,
   candidateWidths,
@@ -86,7 +86,6 @@ async function measure(
     return await calibrate({
       ...spreadInput(subject),
       model: native,
-      batchSize: generationBatch(profile, profile.parallel),
       decodeWidth: profile.decodeWidth,
       signal,
     });

@@ -76,22 +76,8 @@ export function measuringMs({ contexts, threads }: Spread, { spread, full }: Spr
   return STEPS_OF_ONE * Math.max(1, fewer) * ((1_000 * slots) / full);
 }
 
-/** Adds a measurement; of two of one spread the better figures count. */
-export function withRates(
-  rates: readonly [SpreadRates, ...SpreadRates[]],
-  found: SpreadRates,
-): [SpreadRates, ...SpreadRates[]] {
-  const isSame = ({ spread }: SpreadRates) => isSameSpread(spread, found.spread);
-  const better = (known: SpreadRates): SpreadRates =>
-    isSame(known)
-      ? { ...known, single: Math.max(known.single, found.single), full: Math.max(known.full, found.full) }
-      : known;
-  const [first, ...others] = rates;
-  return [better(first), ...others.map(better), ...(rates.some(isSame) ? [] : [found])];
-}
-
 /** Another spread than the first must be this much better: the first is what people expect, and every measurement has noise. */
-const WORTHWHILE = 1.08;
+const WORTHWHILE = 1.05;
 
 /** The best spread: for one stream and for many, since a model serves both. */
 export function chooseSpread([first, ...others]: readonly [SpreadRates, ...SpreadRates[]]): SpreadRates {

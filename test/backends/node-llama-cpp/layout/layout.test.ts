@@ -5,7 +5,6 @@ import {
   chooseSpread,
   measuringMs,
   slotsOf,
-  withRates,
   type SpreadRates,
 } from "../../../../src/backends/node-llama-cpp/layout/layout.js";
 
@@ -66,20 +65,6 @@ describe("measuringMs", () => {
     const slow = { spread: { contexts: 1, threads: 1 }, single: 5, full: 10 };
 
     expect(measuringMs({ contexts: 2, threads: 4 }, slow, 4)).toBe(2_400);
-  });
-});
-
-describe("withRates", () => {
-  it("adds a spread, and keeps the better figures of one that was measured twice", () => {
-    const first = { spread: spread(1, 1), single: 10, full: 20 };
-    const second = { spread: spread(2, 1), single: 9, full: 30 };
-
-    const both = withRates([first], second);
-    expect(both).toEqual([first, second]);
-    expect(withRates(both, { spread: spread(1, 1), single: 12, full: 18 })).toEqual([
-      { spread: spread(1, 1), single: 12, full: 20 },
-      second,
-    ]);
   });
 });
 
