@@ -1,7 +1,7 @@
 import type { GenerationStream } from "../api.js";
 import type { Consumer } from "./dispatch.js";
 import type { GenerateResult, GenerationPart } from "../inference.js";
-import { PartBuffer } from "./part-buffer.js";
+import { PartBuffer, type View } from "./part-buffer.js";
 
 /** Starts a generation. Called once, at the first pull. */
 export type StartGeneration<Result> = (consumer: Consumer) => Promise<Result>;
@@ -48,22 +48,16 @@ export class PulledGeneration<Result extends GenerateResult> implements Generati
     return this.#iterate((part) => (part.type === "text" ? part.text : undefined));
   }
 
-  /** One consumer: a second one would get every other piece. `view` leaves out pieces by returning `undefined`. */
-  #iterate<T>(view: (part: GenerationPart) => T | undefined): AsyncIterator<T> {
+  /** One consumer: a second one would get every other piece. */
+  #iterate<T>(view: View<T>): AsyncIterator<T> {
     if (this.#taken) throw new TypeError("This stream has a consumer already; it can be iterated once.");
     this.#taken = true;
     this.#buffer.beginReading();
-    const next = async (): Promise<IteratorResult<T>> => {
-      for (;;) {
-        void this.result; // starts it
-        const step = await this.#buffer.pull();
-        if (step.done) return { done: true, value: undefined };
-        const value = view(step.value);
-        if (value !== undefined) return { done: false, value };
-      }
-    };
     return {
-      next,
+      next: () => {
+        void this.result; // starts it
+        return this.#buffer.pull(view);
+      },
       return: () => {
         this.#buffer.leave(new ConsumerLeft());
         return Promise.resolve({ done: true, value: undefined });

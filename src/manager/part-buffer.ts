@@ -6,10 +6,18 @@ import type { Consumer } from "./dispatch.js";
 const FULL_BYTES = 60 * 1024;
 const RESUME_BYTES = FULL_BYTES / 2;
 
+/** What a reader makes of a piece; `undefined` for one that it passes over. */
+export type View<T> = (part: GenerationPart) => T | undefined;
+
+/** A reader who waits. */
 interface Pull {
-  resolve(step: IteratorResult<GenerationPart>): void;
+  /** False for a piece that it passes over. */
+  offer(part: GenerationPart): boolean;
+  end(): void;
   reject(error: unknown): void;
 }
+
+const DONE = { done: true, value: undefined } as const;
 
 export class PartBuffer implements Consumer {
   readonly #leave = new AbortController();
@@ -37,27 +45,36 @@ export class PartBuffer implements Consumer {
 
   readonly onPart = (part: GenerationPart): void => {
     if (this.#end !== undefined) return;
-    const pull = this.#pulls.shift();
-    if (pull) return pull.resolve({ done: false, value: part });
+    const [pull] = this.#pulls;
+    if (pull !== undefined) {
+      if (pull.offer(part)) this.#pulls.shift();
+      return;
+    }
     this.#parts.push(part);
     this.#count(part, 1);
   };
 
-  pull(): Promise<IteratorResult<GenerationPart>> {
-    const part = this.#parts.shift();
-    if (part !== undefined) {
-      const wasBehind = this.#isBehind;
-      this.#count(part, -1);
-      if (wasBehind && this.#isBehind) this.onPace?.();
-      return Promise.resolve({ done: false, value: part });
+  /** One promise for each piece, and none on the way: a fast model has some thousand of them in a second. */
+  pull<T>(view: View<T>): Promise<IteratorResult<T>> {
+    for (let part = this.#take(); part !== undefined; part = this.#take()) {
+      const value = view(part);
+      if (value !== undefined) return Promise.resolve({ done: false, value });
     }
-    if (this.#end === "finished") return Promise.resolve({ done: true, value: undefined });
+    if (this.#end === "finished") return Promise.resolve(DONE);
     if (this.#end !== undefined) {
       const { error } = this.#end;
       this.#end = "finished"; // an iterator fails once, then it is done
       return Promise.reject(error);
     }
-    return new Promise((resolve, reject) => this.#pulls.push({ resolve, reject }));
+    return new Promise((resolve, reject) => {
+      const offer = (part: GenerationPart) => {
+        const value = view(part);
+        if (value === undefined) return false;
+        resolve({ done: false, value });
+        return true;
+      };
+      this.#pulls.push({ offer, reject, end: () => resolve(DONE) });
+    });
   }
 
   /** The reader wants no more. */
@@ -75,8 +92,17 @@ export class PartBuffer implements Consumer {
       if (this.#end !== "finished") {
         pull.reject(this.#end.error);
         this.#end = "finished";
-      } else pull.resolve({ done: true, value: undefined });
+      } else pull.end();
     }
+  }
+
+  #take(): GenerationPart | undefined {
+    const part = this.#parts.shift();
+    if (part === undefined) return undefined;
+    const wasBehind = this.#isBehind;
+    this.#count(part, -1);
+    if (wasBehind && this.#isBehind) this.onPace?.();
+    return part;
   }
 
   #count(part: GenerationPart, sign: 1 | -1): void {
