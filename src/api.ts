@@ -25,6 +25,7 @@ import type {
   Device,
   DeviceInfo,
   LoadPlan,
+  LoadTrigger,
   MemoryBudget,
   MemoryReport,
   Mode,
@@ -164,9 +165,14 @@ export interface SupervisionNode {
  * unloaded in time is `model:ready` again.
  */
 export interface ModelManagerEvents {
-  "model:loading": (event: { modelId: ModelId; incarnation: number }) => void;
-  "model:ready": (event: { modelId: ModelId; incarnation: number }) => void;
-  "model:unloading": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason }) => void;
+  /** Declared at the start or by `register`, not loaded yet. */
+  "model:registered": (event: { modelId: ModelId }) => void;
+  "model:loading": (event: { modelId: ModelId; incarnation: number; trigger: LoadTrigger }) => void;
+  /** `loadMs` from the order to load on, waits for room included; absent when an unload did not come to its end. */
+  "model:ready": (event: { modelId: ModelId; incarnation: number; loadMs?: number }) => void;
+  /** `idleMs` since the last use, or since the load where there was none. */
+  "model:unloading": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason; idleMs: number }) => void;
+  /** Its memory is free. */
   "model:unloaded": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason }) => void;
   "model:error": (event: { modelId: ModelId; incarnation: number; error: ModelSupervisorError }) => void;
   /** A restarted manager has forgotten a model that was not declared; it is unloaded. */

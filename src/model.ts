@@ -34,8 +34,11 @@ export type Mode = "server" | "direct";
  */
 export type Status = "registered" | "loading" | "ready" | "unloading" | "error";
 
-/** Who ended a model's life. */
-export type UnloadReason = "caller" | "close";
+/** Who ended a model's life: `unload`, its `ttlMs`, a load that needed the room, or the end of the supervisor. */
+export type UnloadReason = "caller" | "ttl" | "eviction" | "close";
+
+/** Why a model is loaded: declared as eager, first needed by a request, or asked for by `load`. */
+export type LoadTrigger = "eager" | "request" | "call";
 
 /** A pool of memory: `total` (one combined pool, only where the budget is one size), `ram`, or one GPU. */
 export type Device = "total" | "ram" | `gpu:${number}`;
