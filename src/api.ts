@@ -19,12 +19,14 @@ import type {
   StepReport,
   Timings,
   Usage,
+  WaitOptions,
 } from "./inference.js";
 import type {
   Capability,
   Device,
   DeviceInfo,
   LoadPlan,
+  LoadPolicy,
   LoadTrigger,
   MemoryBudget,
   MemoryReport,
@@ -60,7 +62,7 @@ export interface ModelSupervisorOptions {
   readonly backend?: Backend | undefined;
   /** Default `"auto"`. */
   readonly memoryBudget?: MemoryBudget | undefined;
-  /** Loaded from the start, side by side; visible as `loading` when `start` resolves. */
+  /** The eager ones are loaded from the start, side by side, and visible as `loading` when `start` resolves. */
   readonly models?: readonly ModelDeclaration[] | undefined;
   /**
    * CPU threads that all models together may use. Default `"auto"`: the CPUs that this process may really use
@@ -69,6 +71,22 @@ export interface ModelSupervisorOptions {
   readonly maxThreads?: number | "auto" | undefined;
   /** Requests that may wait for a slot, over all models; more are refused with `queue_full`. Default 1,024. */
   readonly maxQueueTotal?: number | undefined;
+  /**
+   * What becomes of a load that does not fit. `"refuse"` (default): `insufficient_memory`; nothing is ever evicted.
+   * `"evict-idle"`: idle models that are `evictable` are unloaded for it, as few as will do; a load that a request needs
+   * also waits for models in use to fall idle.
+   */
+  readonly overBudget?: "refuse" | "evict-idle" | undefined;
+  /**
+   * With `"evict-idle"`: how long a load waits for models in use to fall idle by themselves, and how long one that was just
+   * loaded is kept for its first request. Then models in use take no more requests until it is loaded; after the same time
+   * once more the load is refused. Milliseconds, default 30,000.
+   */
+  readonly maxWaitMs?: number | undefined;
+  /** The `ttlMs` of models that have none of their own. Default `Infinity`. */
+  readonly defaultTtlMs?: number | undefined;
+  /** How often models are looked at whose TTL may have passed. Milliseconds, default 1,000. */
+  readonly sweepIntervalMs?: number | undefined;
   /**
    * Folder of downloaded models, for the default engine; one that is passed as `backend` has its own option. Default:
    * node-llama-cpp's, `~/.node-llama-cpp/models`.
@@ -94,12 +112,33 @@ export interface ModelOptions extends EngineOptions {
   readonly mode?: Mode | undefined;
   /** Makes this the default model: a declared one from the start, any other when it is ready. */
   readonly default?: boolean | undefined;
+  /**
+   * Unload it when nobody has used it for so long, counted from the end of the last use: milliseconds, default
+   * `defaultTtlMs`. Looked at every `sweepIntervalMs`. The next request loads a declared model again.
+   */
+  readonly ttlMs?: number | undefined;
+  /** False: never unloaded to make room. Default true. */
+  readonly evictable?: boolean | undefined;
+  /** Models with a higher one go first. Default 0. */
+  readonly evictionPriority?: number | undefined;
+  /** Run each of its capabilities once before it is `ready`, so that the first request finds everything warm. Default false. */
+  readonly warmUp?: boolean | undefined;
 }
 
 /** A model that the supervisor knows from its start, loaded or not. */
 export interface ModelDeclaration extends ModelOptions {
   readonly id: ModelId;
   readonly source: ModelSource;
+  /** `"eager"` (default): loaded from the start. `"lazy"`: checked at the start, loaded by the first request. */
+  readonly loadPolicy?: LoadPolicy | undefined;
+}
+
+/** Options of `register`. */
+export interface RegisterOptions extends ModelOptions {
+  /** What is registered is lazy. */
+  readonly loadPolicy?: "lazy" | undefined;
+  /** Ends the wait for the check: the call rejects with `signal.reason`, the model stays registered. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** Options of one load. */
@@ -114,7 +153,7 @@ export interface LoadOptions extends ModelOptions {
 export interface LoadProgress {
   readonly modelId: ModelId;
   /** `download` comes after `resolve`, and only where something has to be downloaded. */
-  readonly phase: "resolve" | "download" | "estimate" | "start";
+  readonly phase: "resolve" | "download" | "estimate" | "start" | "warm-up";
   /** Share of the phase that is done, 0 to 1: of the bytes in `download`, of the weights in `start`. */
   readonly fraction: number;
 }
@@ -152,6 +191,8 @@ export interface SupervisionNode {
   readonly strategy?: "rest_for_one" | "one_for_one";
   /** Restarts within the period that counts; only on the root. */
   readonly restarts?: number;
+  /** Whether every declared model that is eager is ready, for a load balancer; only on the root. */
+  readonly ready?: boolean;
   readonly children: readonly SupervisionNode[];
 }
 
@@ -182,6 +223,7 @@ export interface ModelManagerEvents {
     device: Device;
     requiredBytes: number;
     availableBytes: number;
+    evictableBytes: number;
   }) => void;
   /** A request has its lease and goes to the engine. */
   "request:start": (event: RequestEvent) => void;
@@ -285,6 +327,14 @@ export interface ModelManager extends AsyncDisposable {
    */
   load(id: ModelId, source?: ModelSource, options?: LoadOptions): Promise<ModelInfo>;
   /**
+   * Declares a lazy model: it is known, its file is checked, and the first request loads it. Resolves when the file has
+   * been checked; of a model that is not on this machine only the header is fetched. One that is no good stays known in
+   * status `error`, where another `register` may replace it.
+   * @throws already_loaded, invalid_option, source_unavailable, invalid_model_file, unsupported_capability,
+   * estimate_failed, load_cancelled (by a remove); `signal.reason`
+   */
+  register(id: ModelId, source: ModelSource, options?: RegisterOptions): Promise<ModelInfo>;
+  /**
    * Closes admission, waits for what is in flight, then gives the memory back; resolves when it is free. During `loading`
    * it cancels the load. A declared model stays known as `registered`.
    * @throws not_loaded, unload_timeout, dispose_failed, invalid_option
@@ -295,10 +345,17 @@ export interface ModelManager extends AsyncDisposable {
   /** Makes this the model that {@link DEFAULT_MODEL} stands for. @throws not_loaded, invalid_option */
   setDefault(id: ModelId): Promise<void>;
   /**
-   * Resolves when no declared model is loading any more.
-   * @throws AggregateError with the error of each declared model in status `error`; `signal.reason`; request_timeout
+   * Sets another budget. With `overBudget: "evict-idle"` idle models are unloaded until what is left fits, and the call
+   * waits for their memory; what is in use stays, also over the limit, and `memory()` shows it. New loads are refused until
+   * they fit.
+   * @throws invalid_option
    */
-  ready(options?: RequestOptions): Promise<void>;
+  setMemoryBudget(budget: MemoryBudget): Promise<MemoryReport>;
+  /**
+   * Resolves when no eager declared model is loading any more.
+   * @throws AggregateError with the error of each of them in status `error`; `signal.reason`; request_timeout
+   */
+  ready(options?: WaitOptions): Promise<void>;
   /**
    * Refuses new work, lets what is in flight finish for `timeoutMs` (default 10,000), aborts the rest, disposes every
    * model. Ends 60 s after `timeoutMs` at the latest. A second call joins the first; the shorter time counts. What could
@@ -325,6 +382,9 @@ export interface ModelManager extends AsyncDisposable {
    * `maxTokens` says otherwise. Waits for a free slot.
    *
    * `id` may be {@link DEFAULT_MODEL}, as in every inference call.
+   * A model that is loading is waited for; one that is declared and lazy is loaded, and the call may reject with whatever
+   * {@link ModelManager.load} does. After a failure it is not tried again by every request: `load_failed` then says for how
+   * long (`retryAfterMs`).
    * @throws not_loaded, no_default_model, not_ready, unsupported_capability, invalid_option, queue_full,
    * context_length_exceeded, request_timeout, request_aborted, request_failed, backing_crashed; `signal.reason`, unwrapped
    */
@@ -355,8 +415,11 @@ export interface ModelManager extends AsyncDisposable {
   /** The text of tokens. @throws invalid_option for an id outside the vocabulary */
   detokenize(id: ModelId, tokens: readonly number[]): Promise<string>;
 
-  /** Holds a ready model, so that it is not unloaded without force. @throws not_loaded, no_default_model, not_ready */
-  acquire(id: ModelId): Promise<Lease>;
+  /**
+   * Holds a model, so that it is not unloaded without force. Waits for it, or loads it, like a request does.
+   * @throws not_loaded, no_default_model, not_ready, request_timeout, what a load rejects with; `signal.reason`
+   */
+  acquire(id: ModelId, options?: RequestOptions): Promise<Lease>;
   /**
    * Tells what a load would need and whether it would fit now. Loads nothing and reserves nothing; of a model that is
    * not on this machine yet only the header is fetched.

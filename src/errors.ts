@@ -99,22 +99,36 @@ export class AlreadyLoadedError extends ModelSupervisorError {
 /** The load would not fit into the memory budget, or not into what is really free. Nothing was loaded. */
 export class InsufficientMemoryError extends ModelSupervisorError {
   readonly code = "insufficient_memory";
-  readonly retryable = false;
+  /** True where idle models could have gone. */
+  readonly retryable: boolean;
   readonly modelId: ModelId;
   /** The first device that does not fit. */
   readonly device: Device;
   readonly requiredBytes: number;
   readonly availableBytes: number;
-  constructor(fields: { modelId: ModelId; device: Device; requiredBytes: number; availableBytes: number }) {
+  /** What idle models hold there that may be evicted. */
+  readonly evictableBytes: number;
+  constructor(fields: {
+    modelId: ModelId;
+    device: Device;
+    requiredBytes: number;
+    availableBytes: number;
+    evictableBytes: number;
+  }) {
+    const { modelId, device, requiredBytes, availableBytes, evictableBytes } = fields;
+    const idle =
+      evictableBytes > 0 ? `, and idle models hold ${formatBytes(evictableBytes)} more (overBudget: "evict-idle")` : "";
     super(
-      `Model "${fields.modelId}" needs ${formatBytes(fields.requiredBytes)} on device "${fields.device}", but only ` +
-        `${formatBytes(fields.availableBytes)} are available (${fields.requiredBytes} against ${fields.availableBytes} bytes). ` +
+      `Model "${modelId}" needs ${formatBytes(requiredBytes)} on device "${device}", but only ` +
+        `${formatBytes(availableBytes)} are available (${requiredBytes} against ${availableBytes} bytes)${idle}. ` +
         "Unload a model, raise memoryBudget, or load with a smaller contextSize or parallel.",
     );
-    this.modelId = fields.modelId;
-    this.device = fields.device;
-    this.requiredBytes = fields.requiredBytes;
-    this.availableBytes = fields.availableBytes;
+    this.modelId = modelId;
+    this.device = device;
+    this.requiredBytes = requiredBytes;
+    this.availableBytes = availableBytes;
+    this.evictableBytes = evictableBytes;
+    this.retryable = evictableBytes > 0;
   }
 }
 
@@ -139,7 +153,7 @@ export class UnsupportedCapabilityError extends ModelSupervisorError {
 }
 
 /** The step of a load that failed. */
-export type LoadPhase = "resolve" | "estimate" | "start";
+export type LoadPhase = "resolve" | "estimate" | "start" | "warm-up";
 
 /** The engine could not load the model; `cause` is the engine's own error. */
 export class LoadFailedError extends ModelSupervisorError {
@@ -147,10 +161,17 @@ export class LoadFailedError extends ModelSupervisorError {
   readonly retryable = true;
   readonly modelId: ModelId;
   readonly phase: LoadPhase;
-  constructor(modelId: ModelId, phase: LoadPhase, cause: unknown) {
-    super(`Loading model "${modelId}" failed in phase "${phase}"${because(cause)}.`, { cause });
+  /** Set where this is an earlier failure: until then it is not tried again, unless by `load(id)`. */
+  readonly retryAfterMs: number | undefined;
+  constructor(modelId: ModelId, phase: LoadPhase, cause: unknown, retryAfterMs?: number) {
+    const again =
+      retryAfterMs === undefined
+        ? ""
+        : ` It is tried again after ${Math.ceil(retryAfterMs)} ms, or by load(id) at once.`;
+    super(`Loading model "${modelId}" failed in phase "${phase}"${because(cause)}.${again}`, { cause });
     this.modelId = modelId;
     this.phase = phase;
+    this.retryAfterMs = retryAfterMs;
   }
 }
 

@@ -1,11 +1,24 @@
 /** What callers say to a model and what they get back. Shared by the public surface and the backends. */
 
+/** How a caller may end a wait. */
+export interface WaitOptions {
+  /** Ends the wait; the call rejects with `signal.reason`, unwrapped. */
+  readonly signal?: AbortSignal | undefined;
+  /** Milliseconds; then `request_timeout`. Default: none. */
+  readonly timeoutMs?: number | undefined;
+}
+
 /** Options of every inference call. */
 export interface RequestOptions {
   /** Aborts the request; the call rejects with `signal.reason`, unwrapped. */
   readonly signal?: AbortSignal | undefined;
-  /** Milliseconds for the whole request (queue, prefill, decode); then `request_timeout`. Default: none. */
+  /** Milliseconds for the whole request (load, queue, prefill, decode); then `request_timeout`. Default: none. */
   readonly timeoutMs?: number | undefined;
+  /**
+   * False: a request whose model is not ready is refused with `not_ready`, and no load is begun for it. Default true: it
+   * waits for a load under way, or for the one that it begins.
+   */
+  readonly waitForLoad?: boolean | undefined;
 }
 
 /**

@@ -37,6 +37,9 @@ export type Status = "registered" | "loading" | "ready" | "unloading" | "error";
 /** Who ended a model's life: `unload`, its `ttlMs`, a load that needed the room, or the end of the supervisor. */
 export type UnloadReason = "caller" | "ttl" | "eviction" | "close";
 
+/** `eager`: loaded from the start. `lazy`: loaded by the first request. */
+export type LoadPolicy = "eager" | "lazy";
+
 /** Why a model is loaded: declared as eager, first needed by a request, or asked for by `load`. */
 export type LoadTrigger = "eager" | "request" | "call";
 
@@ -135,7 +138,8 @@ export interface ModelInfo {
   readonly parallel: number | undefined;
   /** How the slots are run, while the model is loaded in `server` mode. */
   readonly layout?: SlotLayout;
-  /** True if the model was declared at start: it is kept, whatever its status. */
+  readonly loadPolicy: LoadPolicy;
+  /** True if the model was declared, at the start or by `register`: it is kept, whatever its status. */
   readonly declared: boolean;
   /** Tells two lives of one id apart: a number that grows with every load of any model; 0 before the first. */
   readonly incarnation: number;
@@ -149,6 +153,8 @@ export interface ModelInfo {
   readonly loadedAt: number | undefined;
   /** Milliseconds since the epoch; moved by every acquire and release, by no read. */
   readonly lastUsedAt: number | undefined;
+  /** When it is unloaded if nobody uses it before, milliseconds since the epoch; `undefined` without a TTL and while in use. */
+  readonly expiresAt: number | undefined;
 }
 
 /** Memory of one device. */
@@ -162,6 +168,8 @@ export interface DeviceMemory {
   readonly measuredBytes: number;
   /** What a load could claim now; `null` = unlimited. */
   readonly availableBytes: number | null;
+  /** What would be free besides, were all idle models unloaded that may be. */
+  readonly evictableBytes: number;
 }
 
 /** Memory that an ended incarnation still holds: its disposal runs, hangs or has failed. */
@@ -179,13 +187,16 @@ export interface MemoryReport {
 
 /** What a load would need and whether it would be let in. Plain JSON. */
 export interface LoadPlan {
-  readonly outcome: "fits" | "refuse";
+  /** `evict`: with `overBudget: "evict-idle"`, when the models in `evict` have gone. */
+  readonly outcome: "fits" | "evict" | "refuse";
   readonly mode: Mode;
   readonly capabilities: readonly Capability[];
   /** Bytes per device of the budget. */
   readonly placement: Placement;
   /** The first device that does not fit; absent when everything fits. */
   readonly device?: Device;
+  /** The idle models that would be unloaded to make room. */
+  readonly evict: readonly ModelId[];
   /** On `device`, or summed over all devices when everything fits. */
   readonly requiredBytes: number;
   /** On `device`, or on the fullest device used when everything fits; `null` = unlimited. */

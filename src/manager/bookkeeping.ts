@@ -1,16 +1,10 @@
-import { InsufficientMemoryError, LoadCancelledError } from "../errors.js";
-import type { MemoryBudget } from "../model.js";
 import { incarnationKey } from "../table/model-table.js";
 import type { ModelTable, TableWriter } from "../table/model-table.js";
-import type { Notice } from "./decision.js";
-import { checkFit, claimsAsOf, resolveBudget } from "./memory/budget.js";
-import type { Life, LifecycleFact, ReserveRequest } from "./protocol.js";
+import type { Life, LifecycleFact } from "./protocol.js";
 
 export interface BookkeepingInput {
   readonly table: ModelTable;
   readonly writer: TableWriter;
-  readonly budget: MemoryBudget;
-  readonly notify: (notice: Notice) => void;
 }
 
 /** The books on memory, and on the lives that tasks work on. Runs inside the manager's mailbox only. */
@@ -54,38 +48,6 @@ export class Bookkeeping {
     this.begin(life);
   }
 
-  /** Check and claim in one step, so that of two loads racing for the last bytes exactly one gets them. */
-  reserve({ id, incarnation, model, profile, estimate, placement, devices, asOf, reply }: ReserveRequest): void {
-    const { table, writer, budget, notify } = this.#input;
-    const row = table.get(id);
-    if (row === undefined || row.incarnation !== incarnation || row.status !== "loading") {
-      reply.fail(new LoadCancelledError(id));
-      return;
-    }
-    writer.setDevices(devices);
-    const fit = checkFit(placement, resolveBudget(budget, devices), claimsAsOf(table.reservations(), asOf));
-    if (!fit.fits) {
-      const { device, requiredBytes, availableBytes } = fit;
-      notify({ name: "budget:refused", payload: { modelId: id, device, requiredBytes, availableBytes } });
-      reply.fail(new InsufficientMemoryError({ modelId: id, device, requiredBytes, availableBytes }));
-      return;
-    }
-    const { mappedBytes } = estimate;
-    const number = table.measuredCount();
-    writer.reserve({
-      modelId: id,
-      incarnation,
-      placement,
-      mappedBytes,
-      measured: false,
-      number,
-      live: undefined,
-      stuck: false,
-    });
-    writer.put({ ...row, model, profile });
-    reply.ok();
-  }
-
   /** Enters a fact before the row is decided, so that whoever is answered then finds the books right. */
   enter(fact: LifecycleFact): void {
     const { table, writer } = this.#input;
@@ -94,19 +56,23 @@ export class Bookkeeping {
     const key = incarnationKey(id, incarnation);
     this.#busy.delete(key);
     this.#orphans.delete(key);
-    if (fact.type === "load.done") {
-      const claim = table.reservation(id, incarnation);
-      const number = table.measuredCount() + 1;
-      if (claim) writer.reserve({ ...claim, ...fact.measured, measured: true, number, live: fact.live });
-      writer.setDevices(fact.devices);
-    }
-    if (fact.type === "dispose.failed") {
-      const claim = table.reservation(id, incarnation);
-      if (claim) writer.reserve({ ...claim, stuck: true });
-    }
-    if (fact.type === "memory.released") {
-      writer.unreserve(id, incarnation);
-      if (fact.devices) writer.setDevices(fact.devices);
+    const claim = table.reservation(id, incarnation);
+    switch (fact.type) {
+      case "load.done": {
+        const { devices, asOf } = fact.seen;
+        const before = table.measuredCount();
+        if (claim) writer.reserve({ ...claim, ...fact.measured, measured: true, number: before + 1, live: fact.live });
+        // what was seen as free is without this model, and without any that was measured before it was looked at
+        writer.setDevices(devices, asOf === before ? table.measuredCount() : asOf);
+        break;
+      }
+      case "dispose.failed":
+        if (claim) writer.reserve({ ...claim, stuck: true });
+        break;
+      case "memory.released":
+        writer.unreserve(id, incarnation);
+        if (fact.seen) writer.setDevices(fact.seen.devices, fact.seen.asOf);
+        break;
     }
   }
 }

@@ -10,16 +10,19 @@ export class Calls {
     this.#send = send;
   }
 
-  /** `subject` is the model id (or what else the call is about), for the error if the manager ends meanwhile. */
-  call<T>(subject: string, build: (reply: Reply<T>) => ManagerEvent): Promise<T> {
+  /**
+   * `subject` is the model id (or what else the call is about), for the error if the manager ends meanwhile. `discard` gets
+   * a value that comes when the caller has gone.
+   */
+  call<T>(subject: string, build: (reply: Reply<T>) => ManagerEvent, discard?: (value: T) => void): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       const fail = (error: unknown) => {
         this.#pending.delete(fail);
         reject(error);
       };
       const ok = (value: T) => {
-        this.#pending.delete(fail);
-        resolve(value);
+        if (this.#pending.delete(fail)) resolve(value);
+        else discard?.(value);
       };
       this.#pending.set(fail, subject);
       this.#send(build({ ok, fail }));
@@ -31,19 +34,24 @@ export class Calls {
     subject: string,
     signal: AbortSignal | undefined,
     build: (reply: Reply<T>, ticket: symbol) => ManagerEvent,
-    withdraw: (ticket: symbol) => ManagerEvent,
+    withdraw: (ticket: symbol) => ManagerEvent = (ticket) => ({ type: "wait.withdraw", ticket }),
+    discard?: (value: T) => void,
   ): Promise<T> {
     const ticket = Symbol(subject);
     if (signal === undefined) return this.call(subject, (reply) => build(reply, ticket));
     if (signal.aborted) return Promise.reject(signal.reason);
     let leave: () => void = () => undefined;
-    const called = this.call<T>(subject, (reply) => {
-      leave = () => {
-        reply.fail(signal.reason);
-        this.#send(withdraw(ticket));
-      };
-      return build(reply, ticket);
-    });
+    const called = this.call<T>(
+      subject,
+      (reply) => {
+        leave = () => {
+          reply.fail(signal.reason);
+          this.#send(withdraw(ticket));
+        };
+        return build(reply, ticket);
+      },
+      discard,
+    );
     const stay = onAbort(signal, leave);
     called.then(stay, stay);
     return called;

@@ -2,46 +2,61 @@
  * The status table of the contract: one row and one event in, the next row and what is to be done out. Pure and total:
  * no clock, no effects, and it never throws. `README.md` beside this file shows the table. Here are the commands of callers.
  */
-import { AlreadyLoadedError, LoadCancelledError, NotLoadedError } from "../errors.js";
+import { AlreadyLoadedError, LoadCancelledError, NotLoadedError, NotReadyError } from "../errors.js";
 import type { UnloadReason } from "../model.js";
 import type { Entry } from "../table/entry.js";
+import { waitMs } from "./backoff.js";
 import { decideFact } from "./decide-fact.js";
-import { blank, emitUnload, withoutLife } from "./decision.js";
-import type { Decision, Numbers } from "./decision.js";
+import { beginLoad, blank, cachedFailure, emitUnloaded, emitUnloading, withoutLife } from "./decision.js";
+import type { Action, Decision, Numbers } from "./decision.js";
 import type { LifecycleCommand, LifecycleEvent } from "./protocol.js";
 
-type LoadCommand = Extract<LifecycleCommand, { type: "model.load" }>;
-type UnloadCommand = Extract<LifecycleCommand, { type: "model.unload" }>;
+type Command<Type extends LifecycleCommand["type"]> = Extract<LifecycleCommand, { type: Type }>;
 
 export function decide(row: Entry | undefined, event: LifecycleEvent, numbers: Numbers): Decision {
   switch (event.type) {
+    case "model.register":
+      return decideRegister(row, event, numbers);
     case "model.load":
       return decideLoad(row, event, numbers);
+    case "model.need":
+      return decideNeed(row, event, numbers);
     case "model.unload":
       return decideUnload(row, event, numbers);
     case "load.abandoned":
-      return row?.status === "loading" && row.incarnation === event.incarnation
-        ? cancelLoad(row, "caller", false)
-        : { row, actions: [] };
+      return decideAbandoned(row, event);
     default:
       return decideFact(row, event, numbers);
   }
 }
 
-function decideLoad(row: Entry | undefined, { id, source }: LoadCommand, { incarnation }: Numbers): Decision {
-  const wanted = source ?? row;
-  if (wanted === undefined) return { row, actions: [{ do: "answer", error: new NotLoadedError(id) }] };
-  if (row !== undefined && !mayLoad(row, source !== undefined)) {
-    return { row, actions: [{ do: "answer", error: new AlreadyLoadedError(id, row.status) }] };
-  }
+/** A declaration that turned out to be no good may be replaced, once nothing of it is left. */
+function decideRegister(
+  row: Entry | undefined,
+  { id, source, settings }: Command<"model.register">,
+  { incarnation }: Numbers,
+): Decision {
+  if (row !== undefined && !(row.status === "error" && row.declared && row.disposal === undefined))
+    return answer(row, new AlreadyLoadedError(id, row.status));
   return {
-    row: { ...blank(id, wanted.source, wanted.settings, row?.declared ?? false), status: "loading", incarnation },
+    row: { ...blank(id, source, settings, true), incarnation },
     actions: [
-      { do: "await", what: "load", incarnation },
-      { do: "emit", notice: { name: "model:loading", payload: { modelId: id, incarnation } } },
-      { do: "start-load" },
+      { do: "await", what: "check", incarnation },
+      { do: "emit", notice: { name: "model:registered", payload: { modelId: id } } },
+      { do: "start-check" },
     ],
   };
+}
+
+function decideLoad(row: Entry | undefined, command: Command<"model.load">, numbers: Numbers): Decision {
+  const { id, source, trigger } = command;
+  if (source === undefined && row === undefined) return answer(row, new NotLoadedError(id));
+  if (row !== undefined && !mayLoad(row, source !== undefined))
+    return answer(row, new AlreadyLoadedError(id, row.status));
+  const wanted = source && blank(id, source.source, source.settings, row?.declared ?? false);
+  const subject = wanted ?? row;
+  if (subject === undefined) return answer(row, new NotLoadedError(id));
+  return withCaller(beginLoad(subject, trigger, numbers), row, numbers);
 }
 
 /** A declared model keeps its own source; what is in error without being declared may be replaced. */
@@ -50,14 +65,72 @@ function mayLoad(row: Entry, withSource: boolean): boolean {
   return idle && !(withSource && row.declared);
 }
 
-function decideUnload(row: Entry | undefined, command: UnloadCommand, { order }: Numbers): Decision {
+/** The caller waits for this load, and so does everyone who waited for what follows on the last life. */
+function withCaller({ row, actions }: Decision, before: Entry | undefined, { incarnation }: Numbers): Decision {
+  const follow: Action[] = before?.wanted ? [{ do: "follow", from: before.incarnation, to: incarnation }] : [];
+  return { row, actions: [{ do: "await", what: "load", incarnation }, ...follow, ...actions] };
+}
+
+/** A request needs the model: it joins a load, begins one, waits for the end of an unload, or cannot be helped. */
+function decideNeed(row: Entry | undefined, { id }: Command<"model.need">, numbers: Numbers): Decision {
+  if (row === undefined) return answer(row, new NotLoadedError(id));
+  switch (row.status) {
+    case "ready":
+      return { row, actions: [{ do: "give-lease" }] };
+    case "loading":
+      return { row, actions: [{ do: "await", what: "load", incarnation: row.incarnation }] };
+    case "unloading":
+      return comesBack(row) ? awaitNext(row) : answer(row, new NotReadyError(id, row.status));
+    case "registered":
+      return row.onDemand
+        ? withCaller(beginLoad(row, "request", numbers), row, numbers)
+        : answer(row, new NotReadyError(id, row.status));
+    case "error": {
+      if (!row.onDemand || row.disposal === "stuck") return answer(row, new NotReadyError(id, row.status, row.error));
+      const retryAfterMs = waitMs(row.failures, numbers.now);
+      if (retryAfterMs > 0) return answer(row, cachedFailure(row, retryAfterMs));
+      if (row.disposal === "running") return awaitNext(row);
+      return withCaller(beginLoad(row, "request", numbers), row, numbers);
+    }
+  }
+}
+
+/** Whether a request may load the model again when its unload has ended. */
+function comesBack(row: Entry): boolean {
+  const { leaving } = row;
+  return leaving !== undefined && (withoutLife(row, leaving.forget, leaving.reason)?.onDemand ?? false);
+}
+
+function awaitNext(row: Entry): Decision {
+  return {
+    row: { ...row, wanted: true },
+    actions: [{ do: "await", what: "next", incarnation: row.incarnation }],
+  };
+}
+
+/** A load that was begun for somebody is nobody's now; an eager one goes on. */
+function decideAbandoned(row: Entry | undefined, { incarnation }: Command<"load.abandoned">): Decision {
+  if (row?.incarnation !== incarnation) return { row, actions: [] };
+  if (row.status === "loading" && row.load?.trigger !== "eager") return cancelLoad(row, "caller", false);
+  return { row: row.wanted ? { ...row, wanted: false } : row, actions: [] };
+}
+
+function decideUnload(row: Entry | undefined, command: Command<"model.unload">, { order, now }: Numbers): Decision {
   const { id, timeoutMs, force, forget, reason } = command;
-  if (row === undefined) return { row, actions: [{ do: "answer", error: new NotLoadedError(id) }] };
+  if (row === undefined) return answer(row, new NotLoadedError(id));
   const { incarnation, live } = row;
   const wait = { do: "await", what: "unload", incarnation } as const;
   switch (row.status) {
     case "registered":
-      return { row: forget ? undefined : row, actions: [{ do: "answer" }] };
+      return forget
+        ? {
+            row: undefined,
+            actions: [
+              { do: "answer" },
+              { do: "settle", what: "check", incarnation, error: new LoadCancelledError(id) },
+            ],
+          }
+        : answer(row);
     case "error":
       return decideUnloadOfError(row, forget);
     case "loading": {
@@ -76,13 +149,13 @@ function decideUnload(row: Entry | undefined, command: UnloadCommand, { order }:
         actions: [wait, ...(force ? [{ do: "hasten-unload", incarnation, timeoutMs, reason } as const] : [])],
       };
     case "ready": {
-      if (live === undefined) return { row: withoutLife(row, forget), actions: [{ do: "answer" }] };
+      if (live === undefined) return answer(withoutLife(row, forget, reason));
       const leaving = { order, reason, timeoutMs, force, forget };
       return {
         row: { ...row, status: "unloading", leaving },
         actions: [
           wait,
-          emitUnload("model:unloading", row, reason),
+          emitUnloading(row, reason, now),
           { do: "start-unload", incarnation, live, order, reason, timeoutMs, force },
         ],
       };
@@ -92,22 +165,29 @@ function decideUnload(row: Entry | undefined, command: UnloadCommand, { order }:
 
 /** Resolves when the memory is free, like any unload; where it cannot be freed, the caller is told so again. */
 function decideUnloadOfError(row: Entry, forget: boolean): Decision {
-  const { incarnation, disposal, error } = row;
-  if (disposal === "stuck" && error) return { row, actions: [{ do: "answer", error }] };
+  const { id, incarnation, disposal, error, wanted } = row;
+  if (disposal === "stuck" && error) return answer(row, error);
+  const next: Action[] = wanted ? [{ do: "settle", what: "next", incarnation, error: new LoadCancelledError(id) }] : [];
   return {
-    row: withoutLife(row, forget),
-    actions: [disposal === "running" ? { do: "await", what: "unload", incarnation } : { do: "answer" }],
+    row: withoutLife(row, forget, "caller"),
+    actions: [...next, disposal === "running" ? { do: "await", what: "unload", incarnation } : { do: "answer" }],
   };
 }
 
 function cancelLoad(row: Entry, reason: UnloadReason, forget: boolean): Decision {
-  const { id, incarnation } = row;
+  const { id, incarnation, failures } = row;
+  const left = withoutLife(row, forget, reason);
   return {
-    row: withoutLife(row, forget),
+    // a load that was not awaited says nothing about whether it would have failed again
+    row: left && { ...left, onDemand: row.onDemand, failures },
     actions: [
       { do: "abort-load", incarnation },
-      emitUnload("model:unloaded", row, reason),
+      emitUnloaded(row, reason),
       { do: "settle", what: "load", incarnation, error: new LoadCancelledError(id) },
     ],
   };
+}
+
+function answer(row: Entry | undefined, error?: Extract<Action, { do: "answer" }>["error"]): Decision {
+  return { row, actions: [error === undefined ? { do: "answer" } : { do: "answer", error }] };
 }

@@ -22,25 +22,43 @@ import type { Entry } from "../table/entry.js";
 import type { Abortable, LiveModel } from "../table/live-model.js";
 import type { ModelTable } from "../table/model-table.js";
 import type { DispatchOptions } from "./options.js";
+import type { Held } from "./protocol.js";
 import type { CallName, RequestEvents } from "./request-events.js";
 import { onAbort } from "./on-abort.js";
 
-/** A lease on one model: whoever has it must release it once. */
-export interface Held {
-  readonly entry: Entry;
-  readonly live: LiveModel;
+/**
+ * Whom a call is for. `hold` takes a lease where there is one to be had now, else `wait` waits for the model; it gives up
+ * with the signal's reason.
+ *
+ * @throws no_default_model, not_loaded, or not_ready where waiting would not help or is not wanted
+ */
+export interface Target {
+  readonly modelId: ModelId;
+  hold(waitForLoad: boolean | undefined): Held | undefined;
+  wait(signal: AbortSignal): Promise<Held>;
 }
 
-/** Resolves the id and takes a lease. Throws `no_default_model`, `not_loaded` or `not_ready`. */
-export function hold(table: ModelTable, id: ModelId, clock: Clock): Held {
-  const modelId = id === DEFAULT_MODEL ? table.defaultId() : id;
-  if (modelId === undefined) throw new NoDefaultModelError();
+/** Resolves the id and takes a lease; `undefined` where the manager may have one later. */
+export function hold(table: ModelTable, modelId: ModelId, now: number, waitForLoad = true): Held | undefined {
   const entry = table.get(modelId);
   if (entry === undefined) throw new NotLoadedError(modelId);
   const { live } = entry;
-  if (live === undefined || !live.block.acquire(clock.now()))
-    throw new NotReadyError(modelId, entry.status, entry.error);
-  return { entry, live };
+  if (live !== undefined && live.block.acquire(now)) return { entry, live };
+  if (waitForLoad && mayCome(entry)) return undefined;
+  throw new NotReadyError(modelId, entry.status, entry.error);
+}
+
+/** Whether the manager is worth asking: it decides. */
+function mayCome({ status, declared, onDemand }: Entry): boolean {
+  return status === "loading" || onDemand || (declared && status === "unloading");
+}
+
+/** The id that a call is for. */
+export function resolveId(table: ModelTable, id: ModelId): ModelId {
+  if (id !== DEFAULT_MODEL) return id;
+  const modelId = table.defaultId();
+  if (modelId === undefined) throw new NoDefaultModelError();
+  return modelId;
 }
 
 /** Who reads a stream: gets the pieces, may fall behind, and may leave. */
@@ -54,12 +72,14 @@ export interface Consumer {
 }
 
 /** What a request does on the backing. */
-export type Work<T> = (backing: Backing, request: BackingRequest) => Promise<T>;
+export type Work<T> = (backing: Backing, request: BackingRequest, entry: Entry) => Promise<T>;
 
 /** What all requests of a manager share. */
 export interface DispatchContext {
   readonly clock: Clock;
   readonly events: RequestEvents;
+  /** A request has waited for its model. */
+  readonly onWaited: (modelId: ModelId, waitedMs: number) => void;
 }
 
 /** One inference call. */
@@ -73,19 +93,14 @@ export interface Call {
  * Runs one request and releases the lease when the engine is quiet. The caller is answered at once when the request is
  * aborted; the lease stays until the backing has settled, so nothing is disposed under it.
  */
-export function run<T>(
-  { entry, live }: Held,
-  { clock, events }: DispatchContext,
-  { name, options, consumer }: Call,
-  work: Work<T>,
-): Promise<T> {
-  const { id: modelId, incarnation } = entry;
+export async function run<T>(target: Target, context: DispatchContext, call: Call, work: Work<T>): Promise<T> {
+  const { clock } = context;
+  const { options, consumer } = call;
   const { signal, timeoutMs = Infinity, idleConsumerMs } = options;
+  const held = target.hold(options.waitForLoad);
+  const { modelId } = target;
   return new Promise<T>((resolve, reject) => {
     const request = new InFlightRequest(reject, options, consumer);
-    const log = events.begin({ modelId, incarnation, requestId: request.id, call: name }, clock);
-    request.onQueued = log && ((position) => log.queued(position));
-    live.requests.add(request);
     const stopListening = [signal, consumer?.left].map((source) => onAbort(source, (reason) => request.abort(reason)));
     const timer =
       timeoutMs < Infinity
@@ -96,33 +111,64 @@ export function run<T>(
       idle: (idleMs) =>
         request.abort(new RequestAbortedError(modelId, `the consumer of its stream has read nothing for ${idleMs} ms`)),
     });
-    const leave = () => {
-      for (const stop of stopListening) stop();
+    const stop = () => {
+      request.settled = true;
+      for (const stopOne of stopListening) stopOne();
       stopWatching();
       if (timer !== undefined) clock.clearTimeout(timer);
-      live.requests.delete(request);
-      live.block.release(clock.now());
     };
-    // an async function, so that a backing that throws instead of rejecting is treated alike
-    const working = request.signal.aborted
-      ? Promise.reject(request.signal.reason)
-      : (async () => work(live.backing, request))();
-    working.then(
-      (value) => {
-        request.settled = true;
-        leave();
-        log?.done(value);
-        resolve(value);
-      },
-      async (error: unknown) => {
-        const reason = isModelSupervisorError(error) ? error : await engineError(error, live, modelId, incarnation);
-        request.settled = true;
-        leave();
-        log?.failed(request.signal.aborted ? request.signal.reason : reason, request.phase);
-        reject(reason); // without effect if an abort has answered already
-      },
-    );
+    if (held !== undefined) return void perform(held, request, context, call, work, stop).then(resolve, reject);
+    const since = clock.now();
+    request.phase = "load";
+    target
+      .wait(request.signal)
+      .then((got) => {
+        context.onWaited(modelId, clock.now() - since);
+        request.phase = "queue";
+        return perform(got, request, context, call, work, stop);
+      }, failWith(stop))
+      .then(resolve, reject); // without effect if an abort has answered already
   });
+}
+
+function failWith(stop: () => void) {
+  return (error: unknown): never => {
+    stop();
+    throw error;
+  };
+}
+
+/** With the lease in hand. `stop`: the request is over. */
+async function perform<T>(
+  { entry, live }: Held,
+  request: InFlightRequest,
+  { clock, events }: DispatchContext,
+  { name }: Call,
+  work: Work<T>,
+  stop: () => void,
+): Promise<T> {
+  const { id: modelId, incarnation } = entry;
+  const log = events.begin({ modelId, incarnation, requestId: request.id, call: name }, clock);
+  request.onQueued = log && ((position) => log.queued(position));
+  live.requests.add(request);
+  const leave = () => {
+    stop();
+    live.requests.delete(request);
+    live.block.release(clock.now());
+  };
+  let value: T;
+  try {
+    request.signal.throwIfAborted();
+    value = await work(live.backing, request, entry);
+  } catch (error) {
+    const reason = isModelSupervisorError(error) ? error : await engineError(error, live, modelId, incarnation);
+    leave();
+    log?.failed(request.signal.aborted ? request.signal.reason : reason, request.phase);
+    throw reason;
+  }
+  leave();
+  log?.done(value);
+  return value;
 }
 
 const DEFAULT_IDLE_CONSUMER_MS = 60_000;

@@ -1,39 +1,65 @@
 /** Carries out what `decide` says: writes the table, orders tasks, answers callers. Runs inside the manager's mailbox only. */
-import type { ModelDeclaration } from "../api.js";
+import type { Clock } from "../api.js";
 import { ClosedError, LoadCancelledError, LoadFailedError, NotLoadedError, RequestAbortedError } from "../errors.js";
-import type { ModelId, ModelInfo } from "../model.js";
-import { infoOf } from "../table/entry.js";
+import type { ModelId, ModelInfo, UnloadReason } from "../model.js";
+import { idlenessOf, infoOf } from "../table/entry.js";
+import type { Entry } from "../table/entry.js";
+import { isExpired } from "../table/expiry.js";
 import { incarnationKey } from "../table/model-table.js";
 import { Bookkeeping } from "./bookkeeping.js";
-import type { BookkeepingInput } from "./bookkeeping.js";
 import { decide } from "./decide.js";
 import { atOnce, blank } from "./decision.js";
-import type { Action } from "./decision.js";
-import { loadSettings } from "./options.js";
-import type { Life, LifecycleEvent, LoadCall, ManagerEvent, Reply } from "./protocol.js";
-import type { Tasks } from "./tasks.js";
+import type { Action, Awaited } from "./decision.js";
+import { memoryReport } from "./memory/report.js";
+import type { Declared, Held, Life, LifecycleEvent, ManagerEvent, Reply } from "./protocol.js";
+import { RoomQueue } from "./room-queue.js";
+import type { RoomQueueInput } from "./room-queue.js";
+import { Sweeper } from "./sweeper.js";
+import type { LoadOrder, Tasks } from "./tasks.js";
 import { Waiters } from "./waiters.js";
 
-export interface ExecutorInput extends BookkeepingInput {
+export interface ExecutorInput extends Omit<RoomQueueInput, "onIdle" | "now"> {
   /** The supervisor's, for messages. */
   readonly name: string;
   readonly tasks: Tasks;
+  readonly clock: Clock;
+  readonly random: () => number;
+  readonly sweepIntervalMs: number;
   /** Shared with the next manager; what is removed here stays removed. */
-  readonly declarations: Map<ModelId, ModelDeclaration>;
+  readonly declarations: Map<ModelId, Declared>;
+  /** Sends to this manager, from outside its mailbox. */
+  readonly send: (event: ManagerEvent) => void;
+  /** A request waits for a load that was under way. */
+  readonly onJoined: (id: ModelId) => void;
 }
 
-/** Who gave a command: a load call, or somebody who only wants to know that it is done. */
+/** Who gave a command, and what it wants to be told. */
 interface Caller {
-  readonly load?: LoadCall;
-  readonly reply?: Reply<void>;
+  readonly info?: Reply<ModelInfo>;
+  readonly done?: Reply<void>;
+  readonly lease?: Reply<Held>;
+  readonly ticket?: symbol;
+  readonly makeDefault?: boolean;
+  readonly onProgress?: LoadOrder["onProgress"];
 }
+
+/** While a load waits for room, times are looked at so often, however rarely models are swept. */
+const WAITING_MS = 1_000;
 
 export class Executor {
   readonly #input: ExecutorInput;
   readonly #books: Bookkeeping;
-  /** Callers of `load` and `unload`, by what they wait for. */
-  readonly #loads = new Waiters<ModelInfo>();
-  readonly #unloads = new Waiters<void>();
+  readonly #room: RoomQueue;
+  readonly #sweeper: Sweeper;
+  /** Callers by what they wait for; each is answered with the row, or that there is none. */
+  readonly #waiting: Record<Awaited, Waiters<Entry | undefined>> = {
+    check: new Waiters(),
+    load: new Waiters(),
+    unload: new Waiters(),
+    next: new Waiters(),
+  };
+  /** Lives whose file is being looked at. */
+  readonly #checks = new Map<string, Life>();
   /** Callers of `ready`, by ticket. */
   readonly #ready = new Map<symbol, Reply<void>>();
   readonly #closing: Reply<void>[] = [];
@@ -42,10 +68,16 @@ export class Executor {
 
   constructor(input: ExecutorInput) {
     this.#input = input;
+    const { clock, send } = input;
     this.#books = new Bookkeeping(input);
+    this.#room = new RoomQueue(
+      { ...input, now: () => clock.now(), onIdle: () => send({ type: "model.idle" }) },
+      (id, timeoutMs) => this.#unload(id, "eviction", timeoutMs),
+    );
+    this.#sweeper = new Sweeper(clock, () => send({ type: "sweep" }));
   }
 
-  /** Declares the declared models and loads them, once nothing of an earlier manager's models is left. */
+  /** Declares the declared models, and loads the eager ones once nothing of an earlier manager's models is left. */
   boot(): void {
     const { table, writer, tasks, declarations, notify } = this.#input;
     for (const lost of [...table.entries()]) {
@@ -54,9 +86,10 @@ export class Executor {
       if (!lost.declared) notify({ name: "model:lost", payload: { modelId, incarnation } });
     }
     writer.setDefault(undefined);
-    for (const declaration of declarations.values()) {
-      writer.put(blank(declaration.id, declaration.source, loadSettings(declarationOptions(declaration)), true));
-      if (declaration.default) writer.setDefault(declaration.id);
+    for (const [id, { source, settings, isDefault }] of [...declarations]) {
+      if (settings.residency.loadPolicy === "lazy") this.#decide({ type: "model.register", id, source, settings }, {});
+      else writer.put(blank(id, source, settings, true));
+      if (isDefault) writer.setDefault(id);
     }
     for (const { modelId: id, incarnation, live, stuck } of [...table.reservations()]) {
       if (stuck) continue; // it may never come back
@@ -71,29 +104,40 @@ export class Executor {
   #loadDeclared(): void {
     if (this.#books.hasOrphans || this.#closing.length > 0) return;
     for (const id of this.#input.declarations.keys()) {
-      if (this.#input.table.get(id)?.incarnation === 0) this.#decide({ type: "model.load", id, source: undefined }, {});
+      const row = this.#input.table.get(id);
+      if (row?.incarnation === 0) this.#decide({ type: "model.load", id, source: undefined, trigger: "eager" }, {});
     }
   }
 
   handle(event: ManagerEvent): void {
     switch (event.type) {
+      case "model.register":
+        this.#register(event);
+        break;
       case "model.load":
-        this.#decide(event, { load: event });
+        this.#decide(event, { ...event, info: event.reply });
+        break;
+      case "model.need":
+        this.#decide(event, { lease: event.reply, ticket: event.ticket });
         break;
       case "model.unload":
-        this.#decide(event, { reply: event.reply });
+        this.#decide(event, { done: event.reply });
         break;
-      case "load.withdraw": {
-        const left = this.#loads.withdraw(event.ticket);
-        if (left) this.#decide({ ...left, type: "load.abandoned" }, {});
+      case "wait.withdraw":
+        this.#withdraw(event.ticket);
         break;
-      }
       case "default.set":
         if (this.#input.table.get(event.id) === undefined) event.reply.fail(new NotLoadedError(event.id));
         else {
           this.#input.writer.setDefault(event.id);
           event.reply.ok();
         }
+        break;
+      case "budget.set":
+        this.#room.setBudget(event.budget, () => {
+          const { table, clock, maxWaitMs } = this.#input;
+          event.reply.ok(memoryReport(table, clock.now(), maxWaitMs));
+        });
         break;
       case "ready.wait":
         this.#ready.set(event.ticket, event.reply);
@@ -105,7 +149,15 @@ export class Executor {
         this.#close(event.timeoutMs, event.reply);
         break;
       case "memory.reserve":
-        this.#books.reserve(event);
+        this.#room.reserve(event);
+        break;
+      case "memory.more":
+        this.#room.more(event);
+        break;
+      case "model.idle":
+        break; // whoever waits for room looks again below
+      case "sweep":
+        this.#sweep();
         break;
       case "tasks.lost":
         this.#resumeTasks();
@@ -113,50 +165,67 @@ export class Executor {
       default: {
         const hadOrphans = this.#books.hasOrphans;
         this.#books.enter(event);
+        this.#checks.delete(incarnationKey(event.id, event.incarnation));
         this.#decide(event, {});
         if (hadOrphans) this.#loadDeclared();
       }
     }
+    this.#room.serve();
     this.#answerReady();
     this.#answerClosing();
+    this.#wantSweep();
   }
 
   #decide(event: LifecycleEvent, caller: Caller): void {
-    const { table, writer } = this.#input;
+    const { table, writer, clock, random } = this.#input;
     const before = table.get(event.id);
-    const incarnation = event.type === "model.load" ? writer.nextIncarnation() : 0;
-    const { row, actions } = decide(before, event, { incarnation, order: writer.nextOrder() });
+    const incarnation = writer.peekIncarnation();
+    const numbers = { incarnation, order: writer.nextOrder(), now: clock.now(), chance: random() };
+    const { row, actions } = decide(before, event, numbers);
     if (row === undefined) {
       if (before?.declared) this.#input.declarations.delete(event.id);
       writer.delete(event.id);
       if (table.defaultId() === event.id) writer.setDefault(undefined);
     } else if (row !== before) {
+      if (row.incarnation === incarnation) writer.takeIncarnation();
       writer.put(row);
       const key = incarnationKey(row.id, row.incarnation);
-      if (caller.load?.makeDefault && row.status === "loading") this.#nextDefaults.add(key);
+      if (caller.makeDefault && row.status === "loading") this.#nextDefaults.add(key);
       if (row.status === "ready" && this.#nextDefaults.delete(key)) writer.setDefault(row.id);
     }
+    if (event.type === "model.need" && before?.status === "loading") this.#input.onJoined(event.id);
     for (const action of actions) this.#perform(action, event, caller);
   }
 
-  #perform(action: Action, { id }: LifecycleEvent, { load, reply }: Caller): void {
-    const { tasks, notify } = this.#input;
+  #perform(action: Action, { id }: LifecycleEvent, caller: Caller): void {
+    const { tasks, notify, table } = this.#input;
     switch (action.do) {
       case "answer":
-        if (action.error) (load?.reply ?? reply)?.fail(action.error);
-        else reply?.ok();
+        if (action.error) (caller.info ?? caller.lease ?? caller.done)?.fail(action.error);
+        else caller.done?.ok();
+        break;
+      case "give-lease":
+        this.#giveLease(table.get(id), caller.lease);
         break;
       case "await": {
         const life = { id, incarnation: action.incarnation };
-        if (action.what === "load" && load) this.#loads.add(life, load.reply, load.ticket);
-        if (action.what === "unload" && reply) this.#unloads.add(life, reply);
+        this.#waiting[action.what].add(life, this.#waiterOf(id, caller), caller.ticket);
         break;
       }
       case "settle":
         this.#settle(action, { id, incarnation: action.incarnation });
         break;
+      case "follow":
+        this.#waiting.next.move({ id, incarnation: action.from }, this.#waiting.load, {
+          id,
+          incarnation: action.to,
+        });
+        break;
+      case "start-check":
+        this.#startCheck(id);
+        break;
       case "start-load":
-        this.#startLoad(id, load);
+        this.#startLoad(id, caller.onProgress);
         break;
       case "abort-load":
         tasks.abortLoad({ id, incarnation: action.incarnation });
@@ -180,29 +249,76 @@ export class Executor {
     }
   }
 
-  #startLoad(id: ModelId, load: LoadCall | undefined): void {
+  #register(event: Extract<ManagerEvent, { type: "model.register" }>): void {
+    const { id, source, settings, makeDefault, ticket, reply } = event;
+    const { declarations, table, writer } = this.#input;
+    const before = table.get(id);
+    this.#decide(event, { info: reply, ticket });
+    const row = table.get(id);
+    if (row === before || row === undefined) return;
+    // a restarted manager declares it again
+    declarations.set(id, { source, settings, isDefault: makeDefault });
+    if (makeDefault) writer.setDefault(id);
+  }
+
+  #startCheck(id: ModelId): void {
+    const row = this.#input.table.get(id);
+    if (row === undefined) return;
+    const { incarnation, source, settings } = row;
+    this.#checks.set(incarnationKey(id, incarnation), { id, incarnation });
+    this.#input.tasks.check({ id, incarnation, source, settings });
+  }
+
+  #startLoad(id: ModelId, onProgress: LoadOrder["onProgress"]): void {
     const row = this.#input.table.get(id);
     if (row === undefined) return;
     const { incarnation, source, settings } = row;
     this.#books.begin({ id, incarnation });
-    this.#input.tasks.load({ id, incarnation, source, settings, onProgress: load?.onProgress });
+    this.#input.tasks.load({ id, incarnation, source, settings, onProgress });
+  }
+
+  #unload(id: ModelId, reason: UnloadReason, timeoutMs: number): void {
+    const force = reason === "close";
+    this.#decide({ type: "model.unload", id, timeoutMs, force, forget: false, reason }, {});
+  }
+
+  #withdraw(ticket: symbol): void {
+    for (const waiters of Object.values(this.#waiting)) {
+      const left = waiters.withdraw(ticket);
+      if (left) this.#decide({ ...left, type: "load.abandoned" }, {});
+    }
+  }
+
+  /** How the row is told to somebody who waits for it. */
+  #waiterOf(id: ModelId, { info, lease, done }: Caller): Reply<Entry | undefined> {
+    const { table } = this.#input;
+    const fail = (error: unknown) => (info ?? lease ?? done)?.fail(error);
+    return {
+      fail,
+      ok: (row) => {
+        if (done) done.ok();
+        else if (lease) this.#giveLease(row, lease);
+        else if (row === undefined) fail(new LoadCancelledError(id));
+        else info?.ok(infoOf(row, table.reservation(row.id, row.incarnation)));
+      },
+    };
+  }
+
+  /** In the step in which the model became ready, so that nobody can take it away before the request has it. */
+  #giveLease(entry: Entry | undefined, reply: Reply<Held> | undefined): void {
+    const live = entry?.live;
+    if (entry === undefined || live === undefined || !live.block.acquire(this.#input.clock.now()))
+      reply?.fail(new LoadCancelledError(entry?.id ?? ""));
+    else reply?.ok({ entry, live });
   }
 
   #settle({ what, error }: Extract<Action, { do: "settle" }>, life: Life): void {
-    if (what === "unload") {
-      for (const reply of this.#unloads.take(life)) error ? reply.fail(error) : reply.ok();
-      return;
-    }
-    this.#nextDefaults.delete(incarnationKey(life.id, life.incarnation));
-    const { table } = this.#input;
-    const row = table.get(life.id);
-    for (const reply of this.#loads.take(life)) {
-      if (error || row === undefined) reply.fail(error ?? new LoadCancelledError(life.id));
-      else reply.ok(infoOf(row, table.reservation(row.id, row.incarnation)));
-    }
+    if (what === "load") this.#nextDefaults.delete(incarnationKey(life.id, life.incarnation));
+    const row = this.#input.table.get(life.id);
+    for (const reply of this.#waiting[what].take(life)) error ? reply.fail(error) : reply.ok(row);
   }
 
-  /** Loads under way have failed (their tasks clean up and report by themselves); unloads are ordered again as they were. */
+  /** Loads under way have failed (their tasks clean up and report by themselves); the rest is ordered again as it was. */
   #resumeTasks(): void {
     const { table, tasks, writer } = this.#input;
     for (const { id, incarnation } of this.#books.busyLives()) {
@@ -219,13 +335,41 @@ export class Executor {
       tasks.unload({ ...atOnce(order), ...leaving, order, id, incarnation, live });
     }
     this.#books.dropUnclaimed();
+    for (const { id, incarnation } of [...this.#checks.values()]) {
+      const row = table.get(id);
+      if (row?.incarnation === incarnation && row.status === "registered") this.#startCheck(id);
+    }
+  }
+
+  /** Unloads what nobody has used for its TTL. What is in use is looked at again later. */
+  #sweep(): void {
+    const { table, clock } = this.#input;
+    const now = clock.now();
+    const expired = [...table.entries()].filter((row) => row.status === "ready" && isExpired(idlenessOf(row), now));
+    for (const { id } of expired) this.#unload(id, "ttl", 0);
+  }
+
+  #wantSweep(): void {
+    const { table, sweepIntervalMs } = this.#input;
+    if (this.#closing.length > 0) return this.#sweeper.stop();
+    if (this.#room.isWaiting) return this.#sweeper.want(Math.min(WAITING_MS, sweepIntervalMs));
+    for (const { status, settings } of table.entries()) {
+      if (status === "ready" && settings.residency.ttlMs < Infinity) return this.#sweeper.want(sweepIntervalMs);
+    }
+    this.#sweeper.want(undefined);
   }
 
   #close(timeoutMs: number, reply: Reply<void>): void {
     this.#closing.push(reply);
-    for (const waiting of this.#ready.values()) waiting.fail(new ClosedError(this.#input.name));
+    this.#room.stop();
+    const closed = new ClosedError(this.#input.name);
+    for (const waiting of this.#ready.values()) waiting.fail(closed);
     this.#ready.clear();
-    for (const { id, status } of [...this.#input.table.entries()]) {
+    for (const row of [...this.#input.table.entries()]) {
+      const { id, incarnation, status, wanted } = row;
+      // nothing is loaded any more
+      for (const waiting of this.#waiting.next.take({ id, incarnation })) waiting.fail(closed);
+      if (wanted) this.#input.writer.put({ ...row, wanted: false });
       if (status === "registered" || status === "error") continue;
       this.#decide({ type: "model.unload", id, timeoutMs, force: true, forget: false, reason: "close" }, {});
     }
@@ -233,9 +377,9 @@ export class Executor {
 
   #answerReady(): void {
     if (this.#ready.size === 0 || this.#books.hasOrphans) return;
-    const declared = [...this.#input.table.entries()].filter((row) => row.declared);
-    if (declared.some((row) => row.status === "loading")) return;
-    const failed = declared.filter((row) => row.status === "error");
+    const eager = [...this.#input.table.entries()].filter(isEager);
+    if (eager.some((row) => row.status === "loading")) return;
+    const failed = eager.filter((row) => row.status === "error");
     const names = failed.map((row) => `"${row.id}"`).join(", ");
     for (const reply of this.#ready.values()) {
       if (failed.length === 0) reply.ok();
@@ -256,6 +400,7 @@ export class Executor {
   }
 }
 
-function declarationOptions({ id: _id, source: _source, ...options }: ModelDeclaration) {
-  return options;
+/** Loaded from the start. */
+export function isEager({ declared, settings }: Entry): boolean {
+  return declared && settings.residency.loadPolicy === "eager";
 }

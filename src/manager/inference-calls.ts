@@ -17,7 +17,7 @@ import type { Capability } from "../model.js";
 import type { Entry } from "../table/entry.js";
 import { checkChatOptions, checkMessages } from "./chat-options.js";
 import { run } from "./dispatch.js";
-import type { Consumer, DispatchContext, Held } from "./dispatch.js";
+import type { Consumer, DispatchContext, Target } from "./dispatch.js";
 import { shapeEmbedding } from "./embedding-shape.js";
 import { PulledGeneration } from "./generation-stream.js";
 import {
@@ -29,9 +29,6 @@ import {
   checkTokens,
   type DispatchOptions,
 } from "./options.js";
-
-/** Takes the lease for one call; throws where there is none to be had. */
-export type Take = () => Held;
 
 /** What a generation has been asked for, checked. */
 interface Asked {
@@ -49,24 +46,28 @@ export class InferenceCalls {
     this.#context = context;
   }
 
-  async generate(take: Take, prompt: string, options: GenerateOptions = {}): Promise<GenerateResult> {
-    return this.#generate(take, askText(prompt, options));
+  async generate(target: Target, prompt: string, options: GenerateOptions = {}): Promise<GenerateResult> {
+    return this.#generate(target, askText(prompt, options));
   }
 
-  async chat(take: Take, messages: readonly ChatMessage[], options: ChatOptions = {}): Promise<ChatResult> {
-    return this.#chat(take, askMessages(messages, options));
+  async chat(target: Target, messages: readonly ChatMessage[], options: ChatOptions = {}): Promise<ChatResult> {
+    return this.#chat(target, askMessages(messages, options));
   }
 
-  stream(take: Take, prompt: string, options: GenerateOptions = {}): GenerationStream {
-    return new PulledGeneration(async (consumer) => this.#generate(take, askText(prompt, options), consumer));
+  stream(target: Target, prompt: string, options: GenerateOptions = {}): GenerationStream {
+    return new PulledGeneration(async (consumer) => this.#generate(target, askText(prompt, options), consumer));
   }
 
-  streamChat(take: Take, messages: readonly ChatMessage[], options: ChatOptions = {}): GenerationStream<ChatResult> {
-    return new PulledGeneration(async (consumer) => this.#chat(take, askMessages(messages, options), consumer));
+  streamChat(
+    target: Target,
+    messages: readonly ChatMessage[],
+    options: ChatOptions = {},
+  ): GenerationStream<ChatResult> {
+    return new PulledGeneration(async (consumer) => this.#chat(target, askMessages(messages, options), consumer));
   }
 
-  #generate(take: Take, asked: Asked, consumer?: Consumer): Promise<GenerateResult> {
-    return this.#complete(take, asked, consumer, ({ text, finishReason, usage, timings, logprobs }) => ({
+  #generate(target: Target, asked: Asked, consumer?: Consumer): Promise<GenerateResult> {
+    return this.#complete(target, asked, consumer, ({ text, finishReason, usage, timings, logprobs }) => ({
       text,
       finishReason,
       usage,
@@ -75,8 +76,8 @@ export class InferenceCalls {
     }));
   }
 
-  #chat(take: Take, asked: Asked, consumer?: Consumer): Promise<ChatResult> {
-    return this.#complete(take, asked, consumer, ({ toolCalls = [], reasoning, ...completion }) => ({
+  #chat(target: Target, asked: Asked, consumer?: Consumer): Promise<ChatResult> {
+    return this.#complete(target, asked, consumer, ({ toolCalls = [], reasoning, ...completion }) => ({
       ...completion,
       toolCalls,
       ...(reasoning !== undefined && { reasoning }),
@@ -84,38 +85,32 @@ export class InferenceCalls {
   }
 
   #complete<Result>(
-    take: Take,
+    target: Target,
     asked: Asked,
     consumer: Consumer | undefined,
     resultOf: (completion: Completion) => Result,
   ): Promise<Result & { modelId: string; requestId: string }> {
-    const held = take();
-    return run(
-      held,
-      this.#context,
-      { name: asked.capability, options: asked.request, consumer },
-      async (backing, request) => {
-        const completion = await (asked.on(backing, request) ?? refuse(held.entry, asked.capability));
-        return { ...resultOf(completion), modelId: held.entry.id, requestId: request.id };
-      },
-    );
+    const call = { name: asked.capability, options: asked.request, consumer };
+    return run(target, this.#context, call, async (backing, request, entry) => {
+      const completion = await (asked.on(backing, request) ?? refuse(entry, asked.capability));
+      return { ...resultOf(completion), modelId: entry.id, requestId: request.id };
+    });
   }
 
-  async embed(take: Take, text: string, options: EmbedOptions = {}): Promise<EmbedResult> {
-    const { embeddings, truncated, usage } = await this.#embed(take, [checkText(text, "text")], options);
+  async embed(target: Target, text: string, options: EmbedOptions = {}): Promise<EmbedResult> {
+    const { embeddings, truncated, usage } = await this.#embed(target, [checkText(text, "text")], options);
     return { embedding: embeddings[0] ?? [], usage, truncated: truncated[0] ?? false };
   }
 
-  async embedMany(take: Take, texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedManyResult> {
-    return this.#embed(take, checkTexts(texts, "texts"), options);
+  async embedMany(target: Target, texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedManyResult> {
+    return this.#embed(target, checkTexts(texts, "texts"), options);
   }
 
-  async #embed(take: Take, texts: readonly string[], options: EmbedOptions): Promise<EmbedManyResult> {
+  async #embed(target: Target, texts: readonly string[], options: EmbedOptions): Promise<EmbedManyResult> {
     const wanted = checkEmbedOptions(options);
-    const held = take();
-    return run(held, this.#context, { name: "embed", options: wanted }, async (backing, request) => {
+    return run(target, this.#context, { name: "embed", options: wanted }, async (backing, request, entry) => {
       const overflow = wanted.truncate ? "truncate" : "refuse";
-      const got = await (backing.embed?.(texts, overflow, request) ?? refuse(held.entry, "embed"));
+      const got = await (backing.embed?.(texts, overflow, request) ?? refuse(entry, "embed"));
       return {
         embeddings: got.embeddings.map((vector) => shapeEmbedding(vector, wanted)),
         truncated: [...got.truncated],
@@ -124,17 +119,21 @@ export class InferenceCalls {
     });
   }
 
-  async rank(take: Take, query: string, documents: readonly string[], options: RankOptions = {}): Promise<RankResult> {
+  async rank(
+    target: Target,
+    query: string,
+    documents: readonly string[],
+    options: RankOptions = {},
+  ): Promise<RankResult> {
     const question = checkText(query, "query");
     const texts = checkTexts(documents, "documents");
     const wanted = checkRankOptions(options);
-    const held = take();
     const overflow = wanted.truncate ? "truncate" : "refuse";
     const { scores, truncated, promptTokens } = await run(
-      held,
+      target,
       this.#context,
       { name: "rank", options: wanted },
-      async (backing, request) => backing.rank?.(question, texts, overflow, request) ?? refuse(held.entry, "rank"),
+      async (backing, request, entry) => backing.rank?.(question, texts, overflow, request) ?? refuse(entry, "rank"),
     );
     const results = texts.map((document, index) => ({
       index,
@@ -145,25 +144,23 @@ export class InferenceCalls {
     return { results: results.toSorted((a, b) => b.score - a.score), usage: { promptTokens } };
   }
 
-  async tokenize(take: Take, text: string): Promise<number[]> {
+  async tokenize(target: Target, text: string): Promise<number[]> {
     const checked = checkText(text, "text");
-    const held = take();
     return run(
-      held,
+      target,
       this.#context,
       { name: "tokenize", options: {} },
-      async (backing) => backing.tokenize?.(checked) ?? refuse(held.entry, "generate"),
+      async (backing, _request, entry) => backing.tokenize?.(checked) ?? refuse(entry, "generate"),
     );
   }
 
-  async detokenize(take: Take, tokens: readonly number[]): Promise<string> {
+  async detokenize(target: Target, tokens: readonly number[]): Promise<string> {
     const checked = checkTokens(tokens);
-    const held = take();
     return run(
-      held,
+      target,
       this.#context,
       { name: "detokenize", options: {} },
-      async (backing) => backing.detokenize?.(checked) ?? refuse(held.entry, "generate"),
+      async (backing, _request, entry) => backing.detokenize?.(checked) ?? refuse(entry, "generate"),
     );
   }
 }

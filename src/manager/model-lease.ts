@@ -2,14 +2,15 @@ import type { Clock, GenerationStream, Lease } from "../api.js";
 import { LeaseReleasedError } from "../errors.js";
 import type { ChatMessage, ChatOptions, ChatResult, EmbedOptions, GenerateOptions, RankOptions } from "../inference.js";
 import type { Abortable } from "../table/live-model.js";
-import type { Held } from "./dispatch.js";
+import type { Target } from "./dispatch.js";
 import type { InferenceCalls } from "./inference-calls.js";
+import type { Held } from "./protocol.js";
 
 /**
  * A model that is held until the release, with the inference calls on it. A forced unload, a close or a crash ends the
  * lease, unless its holder has taken the native object: what is done with that nobody can know, so only the release ends it.
  */
-export class ModelLease implements Lease, Abortable {
+export class ModelLease implements Lease, Target, Abortable {
   readonly #held: Held;
   readonly #clock: Clock;
   readonly #calls: InferenceCalls;
@@ -39,39 +40,39 @@ export class ModelLease implements Lease, Abortable {
   }
 
   generate(prompt: string, options?: GenerateOptions) {
-    return this.#calls.generate(this.#take, prompt, options);
+    return this.#calls.generate(this, prompt, options);
   }
 
   stream(prompt: string, options?: GenerateOptions): GenerationStream {
-    return this.#calls.stream(this.#take, prompt, options);
+    return this.#calls.stream(this, prompt, options);
   }
 
   chat(messages: readonly ChatMessage[], options?: ChatOptions) {
-    return this.#calls.chat(this.#take, messages, options);
+    return this.#calls.chat(this, messages, options);
   }
 
   streamChat(messages: readonly ChatMessage[], options?: ChatOptions): GenerationStream<ChatResult> {
-    return this.#calls.streamChat(this.#take, messages, options);
+    return this.#calls.streamChat(this, messages, options);
   }
 
   embed(text: string, options?: EmbedOptions) {
-    return this.#calls.embed(this.#take, text, options);
+    return this.#calls.embed(this, text, options);
   }
 
   embedMany(texts: readonly string[], options?: EmbedOptions) {
-    return this.#calls.embedMany(this.#take, texts, options);
+    return this.#calls.embedMany(this, texts, options);
   }
 
   rank(query: string, documents: readonly string[], options?: RankOptions) {
-    return this.#calls.rank(this.#take, query, documents, options);
+    return this.#calls.rank(this, query, documents, options);
   }
 
   tokenize(text: string) {
-    return this.#calls.tokenize(this.#take, text);
+    return this.#calls.tokenize(this, text);
   }
 
   detokenize(tokens: readonly number[]) {
-    return this.#calls.detokenize(this.#take, tokens);
+    return this.#calls.detokenize(this, tokens);
   }
 
   release(): void {
@@ -95,11 +96,16 @@ export class ModelLease implements Lease, Abortable {
   }
 
   /** Each call holds the model for itself, so that one which outlives the lease keeps it until it is done. */
-  readonly #take = (): Held => {
+  hold(): Held {
     this.#check();
     this.#held.live.block.retain();
     return this.#held;
-  };
+  }
+
+  /** There is nothing to wait for: it is held. */
+  wait(): Promise<Held> {
+    return Promise.resolve(this.hold());
+  }
 
   #check(): void {
     if (this.#refusal) throw this.#refusal.error;

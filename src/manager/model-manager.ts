@@ -9,11 +9,12 @@ import type {
   ModelManager,
   ModelManagerEvents,
   ModelOptions,
+  ModelSupervisorOptions,
+  RegisterOptions,
   SupervisionNode,
   UnloadOptions,
 } from "../api.js";
 import type { Backend } from "../backends/backend.js";
-import { RequestTimeoutError } from "../errors.js";
 import type {
   ChatMessage,
   ChatOptions,
@@ -22,41 +23,48 @@ import type {
   GenerateOptions,
   RankOptions,
   RequestOptions,
+  WaitOptions,
 } from "../inference.js";
 import { shownSource } from "../model.js";
 import type { DeviceInfo, LoadPlan, MemoryBudget, MemoryReport, ModelId, ModelInfo, ModelSource } from "../model.js";
 import { infoOf } from "../table/entry.js";
 import type { ModelTable } from "../table/model-table.js";
 import type { Calls } from "./calls.js";
-import { hold } from "./dispatch.js";
 import { guard } from "./emitter.js";
 import type { ModelEvents } from "./emitter.js";
 import { InferenceCalls } from "./inference-calls.js";
-import type { Take } from "./inference-calls.js";
-import { claimsAsOf } from "./memory/budget.js";
+import { resolveBudget } from "./memory/budget.js";
 import { memoryReport } from "./memory/report.js";
 import { planOf } from "./memory/plan.js";
-import { onAbort } from "./on-abort.js";
+import { tenantsOf } from "./memory/tenants.js";
+import { isEager } from "./executor.js";
 import { ModelLease } from "./model-lease.js";
+import { ModelTarget } from "./model-target.js";
 import {
   checkCloseOptions,
   checkLoadOptions,
+  checkMemoryBudget,
   checkModelId,
   checkModelOptions,
   checkNoModelOptions,
+  checkRegisterOptions,
   checkRequestOptions,
   checkSource,
   checkUnloadOptions,
+  checkWaitOptions,
   loadSettings,
 } from "./options.js";
 import { planLoad } from "./plan-load.js";
 import { RequestEvents } from "./request-events.js";
+import { within } from "./within.js";
 
 export interface ModelManagerInput {
   readonly name: string;
   readonly table: ModelTable;
   readonly backend: Backend;
-  readonly budget: MemoryBudget;
+  readonly overBudget: NonNullable<ModelSupervisorOptions["overBudget"]>;
+  readonly maxWaitMs: number;
+  readonly defaultTtlMs: number;
   readonly maxThreads: number;
   readonly clock: Clock;
   readonly logger: Logger;
@@ -75,7 +83,8 @@ export class ModelManagerClient implements ModelManager {
 
   constructor(input: ModelManagerInput) {
     this.#input = input;
-    this.#inference = new InferenceCalls({ clock: input.clock, events: new RequestEvents(input.events) });
+    const { clock, events } = input;
+    this.#inference = new InferenceCalls({ clock, events: new RequestEvents(events), onWaited: () => undefined });
   }
 
   get name(): string {
@@ -89,28 +98,41 @@ export class ModelManagerClient implements ModelManager {
   // lifecycle: serialized through the mailbox
 
   async load(id: ModelId, source?: ModelSource, options: LoadOptions = {}): Promise<ModelInfo> {
-    const { calls, logger, checkOpen } = this.#input;
+    const { calls, logger, defaultTtlMs, checkOpen } = this.#input;
     checkOpen();
     checkModelId(id);
     const { signal, onProgress, ...model } = checkLoadOptions(options);
-    const settings = source === undefined ? undefined : { source: checkSource(source), settings: loadSettings(model) };
+    const made =
+      source === undefined ? undefined : { source: checkSource(source), settings: loadSettings(model, defaultTtlMs) };
     if (source === undefined) checkNoModelOptions(model);
-    return calls.callWithSignal<ModelInfo>(
+    return calls.callWithSignal<ModelInfo>(id, signal, (reply, ticket) => ({
+      type: "model.load",
       id,
-      signal,
-      (reply, ticket) => ({
-        type: "model.load",
-        id,
-        source: settings,
-        makeDefault: model.default ?? false,
-        onProgress:
-          onProgress &&
-          ((phase, fraction) => guard(() => onProgress({ modelId: id, phase, fraction }), "onProgress", logger)),
-        ticket,
-        reply,
-      }),
-      (ticket) => ({ type: "load.withdraw", ticket }),
-    );
+      source: made,
+      trigger: "call",
+      makeDefault: model.default ?? false,
+      onProgress:
+        onProgress &&
+        ((phase, fraction) => guard(() => onProgress({ modelId: id, phase, fraction }), "onProgress", logger)),
+      ticket,
+      reply,
+    }));
+  }
+
+  async register(id: ModelId, source: ModelSource, options: RegisterOptions = {}): Promise<ModelInfo> {
+    const { calls, defaultTtlMs, checkOpen } = this.#input;
+    checkOpen();
+    checkModelId(id);
+    const { signal, ...model } = checkRegisterOptions(options);
+    const settings = loadSettings({ ...model, loadPolicy: "lazy" }, defaultTtlMs);
+    const made = { source: checkSource(source), settings, makeDefault: model.default ?? false };
+    return calls.callWithSignal<ModelInfo>(id, signal, (reply, ticket) => ({
+      ...made,
+      type: "model.register",
+      id,
+      ticket,
+      reply,
+    }));
   }
 
   async unload(id: ModelId, options: UnloadOptions = {}): Promise<void> {
@@ -143,29 +165,28 @@ export class ModelManagerClient implements ModelManager {
     return this.#input.calls.call<void>(id, (reply) => ({ type: "default.set", id, reply }));
   }
 
-  async ready(options: RequestOptions = {}): Promise<void> {
+  async setMemoryBudget(budget: MemoryBudget): Promise<MemoryReport> {
+    const { calls, name, checkOpen } = this.#input;
+    checkOpen();
+    const checked = checkMemoryBudget(budget);
+    return calls.call<MemoryReport>(name, (reply) => ({ type: "budget.set", budget: checked, reply }));
+  }
+
+  async ready(options: WaitOptions = {}): Promise<void> {
     const { calls, clock, table, checkOpen } = this.#input;
     checkOpen();
-    const declared = [...table.entries()].filter((row) => row.declared).map((row) => row.id);
-    const subject = declared.join(", ");
-    const { signal, timeoutMs = Infinity } = checkRequestOptions(options);
-    const leave = new AbortController();
-    const stopListening = onAbort(signal, (reason) => leave.abort(reason));
-    const timer =
-      timeoutMs < Infinity
-        ? clock.setTimeout(() => leave.abort(new RequestTimeoutError(subject, "load", timeoutMs)), timeoutMs)
-        : undefined;
-    try {
-      await calls.callWithSignal<void>(
+    const subject = [...table.entries()]
+      .filter(isEager)
+      .map((row) => row.id)
+      .join(", ");
+    return within(checkWaitOptions(options), subject, clock, (signal) =>
+      calls.callWithSignal<void>(
         subject,
-        leave.signal,
+        signal,
         (reply, ticket) => ({ type: "ready.wait", ticket, reply }),
         (ticket) => ({ type: "ready.withdraw", ticket }),
-      );
-    } finally {
-      stopListening();
-      if (timer !== undefined) clock.clearTimeout(timer);
-    }
+      ),
+    );
   }
 
   async close(options: { readonly timeoutMs?: number | undefined } = {}): Promise<void> {
@@ -201,7 +222,8 @@ export class ModelManagerClient implements ModelManager {
   }
 
   memory(): MemoryReport {
-    return memoryReport(this.#input.table, this.#input.budget);
+    const { table, clock, maxWaitMs } = this.#input;
+    return memoryReport(table, clock.now(), maxWaitMs);
   }
 
   tree(): SupervisionNode {
@@ -210,61 +232,64 @@ export class ModelManagerClient implements ModelManager {
 
   // inference: a table read and a lease, then straight to the backing
 
-  #take(id: ModelId): Take {
-    return () => {
-      this.#input.checkOpen();
-      return hold(this.#input.table, id, this.#input.clock);
-    };
+  #target(id: ModelId): ModelTarget {
+    return new ModelTarget(id, this.#input);
   }
 
   generate(id: ModelId, prompt: string, options?: GenerateOptions) {
-    return this.#inference.generate(this.#take(id), prompt, options);
+    return this.#inference.generate(this.#target(id), prompt, options);
   }
 
   stream(id: ModelId, prompt: string, options?: GenerateOptions): GenerationStream {
-    return this.#inference.stream(this.#take(id), prompt, options);
+    return this.#inference.stream(this.#target(id), prompt, options);
   }
 
   chat(id: ModelId, messages: readonly ChatMessage[], options?: ChatOptions) {
-    return this.#inference.chat(this.#take(id), messages, options);
+    return this.#inference.chat(this.#target(id), messages, options);
   }
 
   streamChat(id: ModelId, messages: readonly ChatMessage[], options?: ChatOptions): GenerationStream<ChatResult> {
-    return this.#inference.streamChat(this.#take(id), messages, options);
+    return this.#inference.streamChat(this.#target(id), messages, options);
   }
 
   embed(id: ModelId, text: string, options?: EmbedOptions) {
-    return this.#inference.embed(this.#take(id), text, options);
+    return this.#inference.embed(this.#target(id), text, options);
   }
 
   embedMany(id: ModelId, texts: readonly string[], options?: EmbedOptions) {
-    return this.#inference.embedMany(this.#take(id), texts, options);
+    return this.#inference.embedMany(this.#target(id), texts, options);
   }
 
   rank(id: ModelId, query: string, documents: readonly string[], options?: RankOptions) {
-    return this.#inference.rank(this.#take(id), query, documents, options);
+    return this.#inference.rank(this.#target(id), query, documents, options);
   }
 
   tokenize(id: ModelId, text: string) {
-    return this.#inference.tokenize(this.#take(id), text);
+    return this.#inference.tokenize(this.#target(id), text);
   }
 
   detokenize(id: ModelId, tokens: readonly number[]) {
-    return this.#inference.detokenize(this.#take(id), tokens);
+    return this.#inference.detokenize(this.#target(id), tokens);
   }
 
-  async acquire(id: ModelId): Promise<Lease> {
-    return new ModelLease(this.#take(id)(), this.#input.clock, this.#inference);
+  async acquire(id: ModelId, options: RequestOptions = {}): Promise<Lease> {
+    const { clock } = this.#input;
+    const { waitForLoad, ...wait } = checkRequestOptions(options);
+    wait.signal?.throwIfAborted();
+    const target = this.#target(id);
+    const held =
+      target.hold(waitForLoad) ?? (await within(wait, target.modelId, clock, (signal) => target.wait(signal)));
+    return new ModelLease(held, clock, this.#inference);
   }
 
   async plan(source: ModelSource, options: ModelOptions = {}): Promise<LoadPlan> {
-    const { backend, table, budget, maxThreads, checkOpen } = this.#input;
+    const { backend, table, clock, overBudget, maxWaitMs, defaultTtlMs, maxThreads, checkOpen } = this.#input;
     checkOpen();
-    const settings = loadSettings(checkModelOptions(options));
+    const settings = loadSettings(checkModelOptions(options), defaultTtlMs);
     const controller = new AbortController();
-    const load = await planLoad({
+    const { placement, profile, devices, asOf } = await planLoad({
       backend,
-      budget,
+      budget: table.budget(),
       table,
       id: shownSource(source),
       source: checkSource(source),
@@ -273,7 +298,9 @@ export class ModelManagerClient implements ModelManager {
       signal: controller.signal,
       mayDownload: false,
     }).finally(() => controller.abort());
-    return planOf(load, budget, claimsAsOf(table.reservations(), load.asOf));
+    const pools = resolveBudget(table.budget(), devices);
+    const tenants = tenantsOf(table, clock.now(), maxWaitMs, asOf);
+    return planOf(profile, { placement, pools, tenants, ahead: [] }, overBudget === "evict-idle");
   }
 
   async devices(): Promise<readonly DeviceInfo[]> {

@@ -1,9 +1,17 @@
 /** Checks what callers pass in. Everything refused here is refused before anything is done. */
 import { z } from "zod";
-import type { LoadOptions, ModelManagerEvents, ModelOptions, ModelSupervisorOptions, UnloadOptions } from "../api.js";
+import type {
+  LoadOptions,
+  ModelManagerEvents,
+  ModelOptions,
+  ModelSupervisorOptions,
+  RegisterOptions,
+  UnloadOptions,
+} from "../api.js";
 import type { Sampling } from "../backends/backend.js";
 import { InvalidOptionError } from "../errors.js";
-import type { EmbedOptions, GenerateOptions, RankOptions, RequestOptions } from "../inference.js";
+import type { EmbedOptions, GenerateOptions, RankOptions, RequestOptions, WaitOptions } from "../inference.js";
+import type { LoadPolicy, MemoryBudget } from "../model.js";
 import type { LoadSettings } from "../table/entry.js";
 import { isSize } from "./memory/size.js";
 import { check, nearest } from "../backends/option-check.js";
@@ -73,6 +81,10 @@ const modelShape = {
   threads: whole(1, 1024).optional(),
   decodeWidth: whole(1, 256).optional(),
   maxQueue: whole(0, 1e6).optional(),
+  ttlMs: milliseconds.optional(),
+  evictable: flag.optional(),
+  evictionPriority: number(-1e9, 1e9).optional(),
+  warmUp: flag.optional(),
 };
 const modelOptions = object(modelShape);
 const loadOptions = object({
@@ -83,9 +95,16 @@ const loadOptions = object({
     "a function",
   ).optional(),
 });
+const registerOptions = object({
+  ...modelShape,
+  loadPolicy: choice("lazy").optional(),
+  signal: signal.optional(),
+});
 const unloadOptions = object({ timeoutMs: milliseconds.optional(), force: flag.optional() });
 const closeOptions = object({ timeoutMs: milliseconds.optional() });
-const requestShape = { signal: signal.optional(), timeoutMs: milliseconds.optional() };
+const waitShape = { signal: signal.optional(), timeoutMs: milliseconds.optional() };
+const waitOptions = object(waitShape);
+const requestShape = { ...waitShape, waitForLoad: flag.optional() };
 const requestOptions = object(requestShape);
 const rankOptions = object({ ...requestShape, truncate: flag.optional() });
 const embedOptions = object({
@@ -154,12 +173,18 @@ const supervisorOptions = object({
   ).optional(),
   memoryBudget: memoryBudget.optional(),
   models: z
-    .array(object({ id: modelId, source, ...modelShape }), { error: "an array of { id, source, … }" })
+    .array(object({ id: modelId, source, ...modelShape, loadPolicy: choice("eager", "lazy").optional() }), {
+      error: "an array of { id, source, … }",
+    })
     .optional(),
   maxThreads: z
     .union([choice("auto"), whole(1, 1024)], { error: '"auto" or a whole number from 1 to 1024' })
     .optional(),
   maxQueueTotal: whole(0, 1e6).optional(),
+  overBudget: choice("refuse", "evict-idle").optional(),
+  maxWaitMs: milliseconds.optional(),
+  defaultTtlMs: milliseconds.optional(),
+  sweepIntervalMs: number(1, MAX_DELAY_MS).optional(),
   modelsDir: z.string({ error: "the path of a folder" }).min(1, { error: "the path of a folder" }).optional(),
   clock: instance(
     (value): value is NonNullable<ModelSupervisorOptions["clock"]> =>
@@ -188,6 +213,7 @@ export function checkSupervisorOptions(options: unknown) {
 }
 
 const eventNames = {
+  "model:registered": true,
   "model:loading": true,
   "model:ready": true,
   "model:unloading": true,
@@ -234,10 +260,38 @@ export function checkModelOptions(options: unknown): ModelOptions {
   return check(modelOptions, options, "options");
 }
 
+export function checkRegisterOptions(options: unknown): RegisterOptions {
+  return check(registerOptions, options, "options");
+}
+
+export function checkMemoryBudget(budget: unknown): MemoryBudget {
+  return check(memoryBudget, budget, "memoryBudget");
+}
+
 /** Splits what is kept with the row from what concerns one load only. */
-export function loadSettings(options: ModelOptions): LoadSettings {
-  const { capabilities, mode, default: _default, ...engine } = options;
-  return { capabilities: capabilities && [...new Set(capabilities)], mode, engine };
+export function loadSettings(
+  options: ModelOptions & { readonly loadPolicy?: LoadPolicy | undefined },
+  defaultTtlMs: number,
+): LoadSettings {
+  const {
+    capabilities,
+    mode,
+    default: _default,
+    loadPolicy,
+    ttlMs,
+    evictable,
+    evictionPriority,
+    warmUp,
+    ...engine
+  } = options;
+  const residency = {
+    loadPolicy: loadPolicy ?? "eager",
+    ttlMs: ttlMs ?? defaultTtlMs,
+    evictable: evictable ?? true,
+    evictionPriority: evictionPriority ?? 0,
+    warmUp: warmUp ?? false,
+  };
+  return { capabilities: capabilities && [...new Set(capabilities)], mode, engine, residency };
 }
 
 export function checkUnloadOptions(options: unknown): Required<{ timeoutMs: number; force: boolean }> {
@@ -251,6 +305,10 @@ export function checkCloseOptions(options: unknown): { timeoutMs: number } {
 
 /** What {@link GenerateOptions} say about the request itself. */
 export type DispatchOptions = RequestOptions & Pick<GenerateOptions, "scope" | "priority" | "idleConsumerMs">;
+
+export function checkWaitOptions(options: unknown): WaitOptions {
+  return check(waitOptions, options, "options");
+}
 
 export function checkRequestOptions(options: unknown): RequestOptions {
   return check(requestOptions, options, "options");
@@ -277,13 +335,13 @@ export function checkGenerateOptions(options: unknown): { sampling: Sampling; re
 
 /** Fills in the defaults. */
 export function samplingOf(options: GenerateOptions): { sampling: Sampling; request: DispatchOptions } {
-  const { signal, timeoutMs, scope, priority, idleConsumerMs, stop, ...given } = options;
+  const { signal, timeoutMs, waitForLoad, scope, priority, idleConsumerMs, stop, ...given } = options;
   if (given.jsonSchema !== undefined && given.grammar !== undefined)
     throw new InvalidOptionError("grammar", "no grammar beside jsonSchema", given.grammar);
   if (given.topLogprobs !== undefined && given.logprobs !== true)
     throw new InvalidOptionError("topLogprobs", "logprobs: true beside it", given.topLogprobs);
   return {
-    request: { signal, timeoutMs, scope, priority, idleConsumerMs },
+    request: { signal, timeoutMs, waitForLoad, scope, priority, idleConsumerMs },
     sampling: {
       maxTokens: given.maxTokens,
       temperature: given.temperature ?? 0.8,

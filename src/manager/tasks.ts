@@ -18,6 +18,8 @@ export interface UnloadOrder extends Life, Omit<Leaving, "forget"> {
 export interface Tasks {
   /** Ends with `load.done`, or with `memory.released` and then, if nobody cancelled it, `load.failed`. */
   load(order: LoadOrder): void;
+  /** Ends with `check.done` or `check.failed`. */
+  check(order: Omit<LoadOrder, "onProgress">): void;
   abortLoad(life: Life): void;
   /** Ends with `memory.released`, or with `unload.expired`. `dispose.failed` may come before. */
   unload(order: UnloadOrder): void;

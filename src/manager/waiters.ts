@@ -17,6 +17,14 @@ export class Waiters<T> {
     this.#waiting.set(key, group);
   }
 
+  /** Those who wait here for one life wait there for another. */
+  move(from: Life, there: Waiters<T>, to: Life): void {
+    const key = incarnationKey(from.id, from.incarnation);
+    const group = this.#waiting.get(key);
+    this.#waiting.delete(key);
+    for (const { reply, ticket } of group?.waiters ?? []) there.add(to, reply, ticket);
+  }
+
   /** Removes and returns everyone who waits for this life. */
   take(life: Life): Reply<T>[] {
     const key = incarnationKey(life.id, life.incarnation);

@@ -2,6 +2,10 @@ import type { Clock, Logger } from "../api.js";
 
 /** Requests that may wait over all models. */
 export const DEFAULT_MAX_QUEUE_TOTAL = 1_024;
+/** How long a load waits for models in use. */
+export const DEFAULT_MAX_WAIT_MS = 30_000;
+/** How often models are looked at whose TTL may have passed. */
+export const DEFAULT_SWEEP_INTERVAL_MS = 1_000;
 
 /** The system's time. Nothing else in the library reads it. */
 export const DEFAULT_CLOCK: Clock = {

@@ -30,6 +30,7 @@ export async function disposeLeftovers(
         };
         const context = {
           backend,
+          table,
           drain: new Drain(order, clock),
           clock,
           report: (fact: LifecycleFact & Life) => settle([fact]),

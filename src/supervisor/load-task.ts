@@ -1,20 +1,20 @@
 import type { Clock, LoadProgress } from "../api.js";
 import type { Backend, Backing, QueueLimit, StepListener } from "../backends/backend.js";
 import { DisposeFailedError, isModelSupervisorError } from "../errors.js";
+import type { LoadPhase } from "../errors.js";
 import { placementOf } from "../manager/memory/placement.js";
 import { checkNeed, loadError, planLoad } from "../manager/plan-load.js";
 import type { PlannedLoad } from "../manager/plan-load.js";
-import type { Life, LifecycleFact, ReserveRequest } from "../manager/protocol.js";
+import type { Life, LifecycleFact, MoreRoomRequest, ReserveRequest } from "../manager/protocol.js";
 import type { LoadOrder } from "../manager/tasks.js";
-import type { MemoryBudget } from "../model.js";
 import { LiveModel } from "../table/live-model.js";
 import type { ModelTable } from "../table/model-table.js";
+import { warmUp } from "./warm-up.js";
 
 type Progress = (phase: LoadProgress["phase"], fraction: number) => void;
 
 export interface LoadContext {
   readonly backend: Backend;
-  readonly budget: MemoryBudget;
   readonly maxThreads: number;
   readonly queueLimit: QueueLimit;
   readonly steps: StepListener;
@@ -22,6 +22,8 @@ export interface LoadContext {
   readonly table: ModelTable;
   /** Asks the manager for the memory; rejects with `insufficient_memory`, or `load_cancelled` if the row is gone. */
   readonly reserve: (request: Omit<ReserveRequest, "type" | "reply">) => Promise<void>;
+  /** Asks it for more where the engine had too little; resolves when a model has gone, rejects where none can. */
+  readonly more: (request: Omit<MoreRoomRequest, "type" | "reply">) => Promise<void>;
 }
 
 /**
@@ -34,6 +36,7 @@ export async function loadTask(
   signal: AbortSignal,
 ): Promise<readonly LifecycleFact[]> {
   const { id, incarnation, source, settings } = order;
+  const { table, clock } = context;
   // an engine may go on to tell how far it is when nobody wants the load any more, or when it is over
   let isOver = false;
   const onProgress: Progress = (phase, fraction) => {
@@ -41,22 +44,22 @@ export async function loadTask(
   };
   const life = { id, incarnation };
   const released: LifecycleFact = { ...life, type: "memory.released" };
-  const failed = (error: unknown): LifecycleFact => ({
+  const failed = (error: unknown, phase: LoadPhase = "start"): LifecycleFact => ({
     ...life,
     type: "load.failed",
-    error: loadError(id, "start", error),
+    error: loadError(id, phase, error),
   });
   let backing: Backing;
   let plan: PlannedLoad;
   try {
     const onPhase = (phase: LoadProgress["phase"]) => onProgress(phase, 0);
     const onDownload = (fraction: number) => onProgress("download", fraction);
-    plan = await planLoad({ ...context, id, source, settings, signal, mayDownload: true, onPhase, onDownload });
+    const asked = { id, source, settings, signal, mayDownload: true, onPhase, onDownload };
+    plan = await planLoad({ ...context, ...asked, budget: table.budget() });
     signal.throwIfAborted();
     await context.reserve({ ...life, ...plan });
     signal.throwIfAborted();
-    backing = await start(order, plan, context, onProgress, signal);
-    isOver = true;
+    backing = await startWithRoom(order, plan, context, onProgress, signal);
   } catch (error) {
     isOver = true;
     // an engine that could not give back what it took says so by this error
@@ -67,15 +70,43 @@ export async function loadTask(
   }
 
   // from here on the backing is ours to give back: when nobody wants it any more, and when it does not work
-  if (signal.aborted) return giveBack(backing, life);
+  let phase: LoadPhase = "start";
   try {
+    if (settings.residency.warmUp && !signal.aborted) {
+      phase = "warm-up";
+      onProgress(phase, 0);
+      await warmUp(backing, plan.profile, signal);
+    }
+    isOver = true;
+    if (signal.aborted) return await giveBack(backing, life);
     const held = backing.memory();
     checkNeed(source, held);
     const measured = { placement: placementOf(held, settings.engine, plan.devices), mappedBytes: held.mappedBytes };
-    const devices = await context.backend.devices();
-    return [{ ...life, type: "load.done", live: new LiveModel(backing), measured, at: context.clock.now(), devices }];
+    const asOf = table.measuredCount();
+    const seen = { devices: await context.backend.devices(), asOf };
+    return [{ ...life, type: "load.done", live: new LiveModel(backing), measured, at: clock.now(), seen }];
   } catch (error) {
-    return [...(await giveBack(backing, life)), failed(error)];
+    isOver = true;
+    const rest = await giveBack(backing, life);
+    return signal.aborted ? rest : [...rest, failed(error, phase)];
+  }
+}
+
+/** Where the engine runs out of memory although the plan said that it fits, one model more goes, and it is tried once more. */
+async function startWithRoom(
+  order: LoadOrder,
+  plan: PlannedLoad,
+  context: LoadContext,
+  onProgress: Progress,
+  signal: AbortSignal,
+): Promise<Backing> {
+  try {
+    return await start(order, plan, context, onProgress, signal);
+  } catch (error) {
+    if (signal.aborted || !isModelSupervisorError(error, "insufficient_memory")) throw error;
+    await context.more({ id: order.id, incarnation: order.incarnation, error });
+    signal.throwIfAborted();
+    return start(order, plan, context, onProgress, signal);
   }
 }
 

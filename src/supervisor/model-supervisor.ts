@@ -1,12 +1,20 @@
-import { DEFAULT_CLOCK, DEFAULT_LOGGER, DEFAULT_MAX_QUEUE_TOTAL, safeLogger } from "./defaults.js";
-import type { Clock, CloseReason, ModelManager, ModelSupervisorOptions } from "../api.js";
+import {
+  DEFAULT_CLOCK,
+  DEFAULT_LOGGER,
+  DEFAULT_MAX_QUEUE_TOTAL,
+  DEFAULT_MAX_WAIT_MS,
+  DEFAULT_SWEEP_INTERVAL_MS,
+  safeLogger,
+} from "./defaults.js";
+import type { Clock, CloseReason, ModelDeclaration, ModelManager, ModelSupervisorOptions } from "../api.js";
 import { nodeLlamaCpp } from "../backends/node-llama-cpp/index.js";
 import { AlreadyStartedError, ClosedError, NotStartedError, isModelSupervisorError } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
 import { ModelEvents } from "../manager/emitter.js";
 import { unreleasedMemory } from "../manager/memory/report.js";
 import { ModelManagerClient } from "../manager/model-manager.js";
-import { checkSupervisorOptions } from "../manager/options.js";
+import { checkSupervisorOptions, loadSettings } from "../manager/options.js";
+import type { Declared } from "../manager/protocol.js";
 import { TotalQueue } from "../manager/queue-limit.js";
 import { defaultMaxThreads } from "../process-limits.js";
 import { createModelTable } from "../table/model-table.js";
@@ -58,19 +66,25 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     memoryBudget: budget = "auto",
     models: declarations = [],
     maxQueueTotal = DEFAULT_MAX_QUEUE_TOTAL,
+    overBudget = "refuse",
+    maxWaitMs = DEFAULT_MAX_WAIT_MS,
+    sweepIntervalMs = DEFAULT_SWEEP_INTERVAL_MS,
+    defaultTtlMs = Infinity,
     clock = DEFAULT_CLOCK,
   } = options;
   const maxThreads =
     options.maxThreads === undefined || options.maxThreads === "auto" ? defaultMaxThreads() : options.maxThreads;
   const logger = safeLogger(options.logger ?? DEFAULT_LOGGER);
-  const { table, writer } = createModelTable(await backend.devices());
+  const { table, writer } = createModelTable(await backend.devices(), budget);
   const events = new ModelEvents(logger, name);
   const tree = new Tree({
     name,
     table,
     writer,
     backend,
-    budget,
+    overBudget,
+    maxWaitMs,
+    sweepIntervalMs,
     maxThreads,
     queueLimit: new TotalQueue(maxQueueTotal),
     steps: {
@@ -79,10 +93,11 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
       },
       tell: (payload) => events.emit({ name: "engine:step", payload }),
     },
-    declarations: new Map(declarations.map((declaration) => [declaration.id, declaration])),
+    declarations: new Map(declarations.map((model) => [model.id, declared(model, defaultTtlMs)])),
     clock,
     logger,
     notify: (notice) => events.emit(notice),
+    onJoined: () => undefined,
   });
 
   let refusal: ModelSupervisorError | undefined;
@@ -98,7 +113,9 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     name,
     table,
     backend,
-    budget,
+    overBudget,
+    maxWaitMs,
+    defaultTtlMs,
     maxThreads,
     clock,
     logger,
@@ -116,6 +133,10 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
       await closed;
     },
   });
+}
+
+function declared({ id: _id, source, ...options }: ModelDeclaration, defaultTtlMs: number): Declared {
+  return { source, settings: loadSettings(options, defaultTtlMs), isDefault: options.default ?? false };
 }
 
 /**

@@ -3,6 +3,7 @@ import type { Life, LifecycleFact } from "../manager/protocol.js";
 import type { LoadOrder, Tasks } from "../manager/tasks.js";
 import { incarnationKey } from "../table/model-table.js";
 import { Drain } from "./drain.js";
+import { checkTask } from "./check-task.js";
 import { loadTask } from "./load-task.js";
 import type { LoadContext } from "./load-task.js";
 import type { ChildWork } from "./temporary-children.js";
@@ -77,6 +78,14 @@ export function treeTasks(input: TreeTasksInput): TreeTasks {
         ],
       );
     },
+    check(order) {
+      const { id, incarnation } = order;
+      startTask(
+        `check:${keyOf(order)}`,
+        (signal) => checkTask(order, input, signal),
+        (error) => [{ type: "check.failed", id, incarnation, error: new LoadFailedError(id, "resolve", error) }],
+      );
+    },
     abortLoad(life) {
       input.stop(`load:${keyOf(life)}`);
     },
@@ -89,7 +98,11 @@ export function treeTasks(input: TreeTasksInput): TreeTasks {
         `unload:${key}/${order.order}`,
         async (signal) => {
           try {
-            return await unloadTask(order, { drain, clock, report, backend: input.backend }, signal);
+            return await unloadTask(
+              order,
+              { drain, clock, report, backend: input.backend, table: input.table },
+              signal,
+            );
           } finally {
             if (drains.get(key) === drain) drains.delete(key);
           }

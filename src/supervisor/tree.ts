@@ -1,13 +1,14 @@
 import { createActor } from "xstate";
 import type { Actor } from "xstate";
-import type { Clock, Logger, ModelDeclaration, SupervisionNode } from "../api.js";
+import type { Clock, Logger, ModelSupervisorOptions, SupervisionNode } from "../api.js";
 import type { Backend, Backing, QueueLimit, StepListener } from "../backends/backend.js";
 import { ClosedError, RequestAbortedError, SupervisorExhaustedError } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
 import { Calls } from "../manager/calls.js";
 import type { Notice } from "../manager/decision.js";
-import type { Life, LifecycleFact, ManagerEvent } from "../manager/protocol.js";
-import type { MemoryBudget, ModelId } from "../model.js";
+import { isEager } from "../manager/executor.js";
+import type { Declared, Life, LifecycleFact, ManagerEvent } from "../manager/protocol.js";
+import type { ModelId } from "../model.js";
 import type { ModelTable, TableWriter } from "../table/model-table.js";
 import { recentRestarts } from "./restart-intensity.js";
 import { rootMachine } from "./root-machine.js";
@@ -19,15 +20,18 @@ export interface TreeInput {
   readonly table: ModelTable;
   readonly writer: TableWriter;
   readonly backend: Backend;
-  readonly budget: MemoryBudget;
+  readonly overBudget: NonNullable<ModelSupervisorOptions["overBudget"]>;
+  readonly maxWaitMs: number;
+  readonly sweepIntervalMs: number;
   readonly maxThreads: number;
   readonly queueLimit: QueueLimit;
   readonly steps: StepListener;
   /** Those that were removed are missing: a restarted manager does not bring them back. */
-  readonly declarations: Map<ModelId, ModelDeclaration>;
+  readonly declarations: Map<ModelId, Declared>;
   readonly clock: Clock;
   readonly logger: Logger;
   readonly notify: (notice: Notice) => void;
+  readonly onJoined: (id: ModelId) => void;
 }
 
 /** The running tree: the only place that knows the actors by name. */
@@ -45,7 +49,6 @@ export class Tree {
     const report = (fact: LifecycleFact) => this.#sendToManager(fact);
     const tasks = treeTasks({
       backend: input.backend,
-      budget: input.budget,
       table: input.table,
       maxThreads: input.maxThreads,
       queueLimit: input.queueLimit,
@@ -53,20 +56,13 @@ export class Tree {
       clock,
       report,
       reserve: (request) => this.calls.call(request.id, (reply) => ({ ...request, type: "memory.reserve", reply })),
+      more: (request) => this.calls.call(request.id, (reply) => ({ ...request, type: "memory.more", reply })),
       start: (supervisor, childId, work) => this.#children(supervisor)?.send({ type: "child.start", childId, work }),
       stop: (childId) => this.#children("loads")?.send({ type: "child.stop", childId }),
     });
     this.#root = createActor(rootMachine, {
       input: {
-        manager: {
-          name,
-          table: input.table,
-          writer: input.writer,
-          tasks,
-          budget: input.budget,
-          declarations: input.declarations,
-          notify: input.notify,
-        },
+        manager: { ...input, tasks, random: Math.random, send: (event) => this.#sendToManager(event) },
         now: () => clock.now(),
         onFailed: (child, error) => {
           logger.warn(`Part "${child}" of supervisor "${name}" failed and is restarted.`, error);
@@ -109,6 +105,7 @@ export class Tree {
       kind: "supervisor",
       strategy: "rest_for_one",
       restarts: recentRestarts(context.restarts, this.#input.clock.now()).length,
+      ready: [...this.#input.table.entries()].filter(isEager).every(({ status }) => status === "ready"),
       children: [
         ...supervisorNode("backings", this.#children("backings")),
         ...(children["manager"] ? [{ id: "manager", kind: "worker", children: [] } as const] : []),

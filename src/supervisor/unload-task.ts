@@ -2,10 +2,10 @@ import type { Clock } from "../api.js";
 import type { Backend } from "../backends/backend.js";
 import { DisposeFailedError, RequestAbortedError, UnloadTimeoutError } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
-import type { LifecycleFact } from "../manager/protocol.js";
+import type { LifecycleFact, SeenDevices } from "../manager/protocol.js";
 import type { UnloadOrder } from "../manager/tasks.js";
-import type { DeviceInfo } from "../model.js";
 import type { LiveModel } from "../table/live-model.js";
+import type { ModelTable } from "../table/model-table.js";
 import type { Drain } from "./drain.js";
 
 /** How long an engine may take to fall quiet and give a model back before the model is reported as stuck. */
@@ -15,6 +15,7 @@ export interface UnloadContext {
   readonly drain: Drain;
   readonly clock: Clock;
   readonly backend: Backend;
+  readonly table: Pick<ModelTable, "measuredCount">;
   /** For a fact that comes before the end. */
   readonly report: (fact: LifecycleFact) => void;
 }
@@ -27,7 +28,7 @@ export interface UnloadContext {
  */
 export async function unloadTask(
   { id, incarnation, order, live, timeoutMs }: UnloadOrder,
-  { drain, clock, backend, report }: UnloadContext,
+  { drain, clock, backend, table, report }: UnloadContext,
   signal: AbortSignal,
 ): Promise<readonly LifecycleFact[]> {
   const life = { id, incarnation };
@@ -51,14 +52,15 @@ export async function unloadTask(
   } finally {
     clock.clearTimeout(deadline);
   }
-  const devices = await devicesNow(backend);
-  return [{ ...life, type: "memory.released", ...(devices && { devices }) }];
+  const asOf = table.measuredCount();
+  const seen = await devicesNow(backend, asOf);
+  return [{ ...life, type: "memory.released", ...(seen && { seen }) }];
 }
 
 /** What is free after it; where that cannot be told just now, what was seen last stands until the next load looks again. */
-async function devicesNow(backend: Backend): Promise<readonly DeviceInfo[] | undefined> {
+async function devicesNow(backend: Backend, asOf: number): Promise<SeenDevices | undefined> {
   try {
-    return await backend.devices();
+    return { devices: await backend.devices(), asOf };
   } catch {
     return undefined;
   }

@@ -2,15 +2,15 @@
  * The words of one incarnation that requests change without asking the manager. They lie in shared memory and are
  * changed with `Atomics`; what is this thread's alone are the peak and the notice of the last release (ADR 0003).
  *
- * Admission: read state = ready, add one to the leases, read the state again, and give the lease back if it changed.
- * Withdrawal: move the state away from ready first, then look at the leases. Whatever the interleaving, either the
+ * Admission: read state = open, add one to the leases, read the state again, and give the lease back if it was closed.
+ * Withdrawal: close the state first, then look at the leases. Whatever the interleaving, either the
  * request sees the new state or the withdrawal sees the lease.
  *
  * Each incarnation has a block of its own, so a late release of an earlier life can never touch a later one.
  */
 
-/** Admission is open in `READY` only. */
-export const LifeState = { CLOSED: 0, READY: 1 } as const;
+/** Admission is open unless `CLOSED`. In `WATCHED` somebody waits for the model to be idle. */
+export const LifeState = { CLOSED: 0, READY: 1, WATCHED: 2 } as const;
 export type LifeState = (typeof LifeState)[keyof typeof LifeState];
 
 const STATE = 0;
@@ -25,7 +25,7 @@ export class ControlBlock {
   readonly #lastUse: Float64Array<SharedArrayBuffer>;
   readonly #onUnused: () => void;
 
-  /** `onUnused` is called when the last lease is returned while admission is not open. */
+  /** `onUnused` is called when the last lease is returned while admission is closed, or watched. */
   constructor(onUnused: () => void) {
     const memory = new SharedArrayBuffer(BLOCK_BYTES);
     this.#words = new Int32Array(memory, 0, 3);
@@ -35,7 +35,7 @@ export class ControlBlock {
 
   /** Lets admission be judged without taking a lease. */
   get isReady(): boolean {
-    return Atomics.load(this.#words, STATE) === LifeState.READY;
+    return Atomics.load(this.#words, STATE) !== LifeState.CLOSED;
   }
 
   get leases(): number {
@@ -55,9 +55,9 @@ export class ControlBlock {
   /** Takes a lease if admission is open. Never waits. */
   acquire(now: number): boolean {
     const words = this.#words;
-    if (Atomics.load(words, STATE) !== LifeState.READY) return false;
+    if (Atomics.load(words, STATE) === LifeState.CLOSED) return false;
     const leases = Atomics.add(words, LEASES, 1) + 1;
-    if (Atomics.load(words, STATE) !== LifeState.READY) {
+    if (Atomics.load(words, STATE) === LifeState.CLOSED) {
       this.#giveBack();
       return false;
     }
@@ -89,7 +89,13 @@ export class ControlBlock {
   }
 
   /** The writer's: opens or closes admission. Leases that are out stay out. */
-  moveTo(state: LifeState): void {
+  moveTo(state: typeof LifeState.CLOSED | typeof LifeState.READY): void {
     Atomics.store(this.#words, STATE, state);
+  }
+
+  /** The writer's: whether somebody wants to hear when the model is idle. Admission stays as it is. */
+  watch(isWatched: boolean): void {
+    const [from, to] = isWatched ? [LifeState.READY, LifeState.WATCHED] : [LifeState.WATCHED, LifeState.READY];
+    Atomics.compareExchange(this.#words, STATE, from, to);
   }
 }

@@ -1,7 +1,19 @@
 import type { EngineOptions, ModelProfile, ResolvedModel } from "../backends/backend.js";
 import type { ModelSupervisorError } from "../errors.js";
 import { shownSource } from "../model.js";
-import type { Capability, Mode, ModelId, ModelInfo, ModelSource, Placement, Status, UnloadReason } from "../model.js";
+import type {
+  Capability,
+  LoadPolicy,
+  LoadTrigger,
+  Mode,
+  ModelId,
+  ModelInfo,
+  ModelSource,
+  Placement,
+  Status,
+  UnloadReason,
+} from "../model.js";
+import { expiresAt, type Idleness } from "./expiry.js";
 import type { LiveModel } from "./live-model.js";
 
 /** What the caller asked for at declaration or load; kept, so that the model can be loaded again. */
@@ -9,6 +21,23 @@ export interface LoadSettings {
   readonly capabilities: readonly Capability[] | undefined;
   readonly mode: Mode | undefined;
   readonly engine: EngineOptions;
+  readonly residency: Residency;
+}
+
+/** What went wrong with a model, one time after the other. */
+export interface Failures {
+  readonly count: number;
+  /** Not to be tried before, milliseconds since the epoch. */
+  readonly retryAt: number;
+}
+
+/** When a model is loaded, and when it may go. Every default is filled in. */
+export interface Residency {
+  readonly loadPolicy: LoadPolicy;
+  readonly ttlMs: number;
+  readonly evictable: boolean;
+  readonly evictionPriority: number;
+  readonly warmUp: boolean;
 }
 
 /** The row of one model. Frozen and replaced, never changed: a reader that keeps one keeps a consistent one. */
@@ -25,6 +54,14 @@ export interface Entry {
   /** Set while the status is `ready` or `unloading`. */
   readonly live: LiveModel | undefined;
   readonly error: ModelSupervisorError | undefined;
+  /** A request loads it: it is declared and lazy, or it went by its TTL or to make room. */
+  readonly onDemand: boolean;
+  /** Somebody waits for its next life, which begins when the memory of this one is free. */
+  readonly wanted: boolean;
+  /** Loads that failed one after the other, and lives that ended early in a crash. */
+  readonly failures: Failures | undefined;
+  /** Why the last load was begun, and when. */
+  readonly load: { readonly trigger: LoadTrigger; readonly at: number } | undefined;
   readonly loadedAt: number | undefined;
   /** Set while the status is `unloading`: what was asked for. */
   readonly leaving: Leaving | undefined;
@@ -79,6 +116,7 @@ export function infoOf(entry: Entry, reservation: Reservation | undefined): Mode
     contextSize: profile?.contextSize,
     parallel: profile?.parallel,
     ...(live?.backing.layout && { layout: live.backing.layout }),
+    loadPolicy: entry.settings.residency.loadPolicy,
     declared: entry.declared,
     incarnation: entry.incarnation,
     leases: live?.block.leases ?? 0,
@@ -86,7 +124,14 @@ export function infoOf(entry: Entry, reservation: Reservation | undefined): Mode
     ...(entry.error && { error: errorInfo(entry.error) }),
     loadedAt: entry.loadedAt,
     lastUsedAt: live?.block.lastUsedAt,
+    expiresAt: entry.status === "ready" ? expiresAt(idlenessOf(entry)) : undefined,
   };
+}
+
+/** What the TTL of a model goes by. */
+export function idlenessOf({ settings, loadedAt = 0, live }: Entry): Idleness {
+  const { ttlMs } = settings.residency;
+  return { ttlMs, loadedAt, lastUsedAt: live?.block.lastUsedAt, leases: live?.block.leases ?? 0 };
 }
 
 function errorInfo({ name, code, message, retryable }: ModelSupervisorError) {

@@ -23,10 +23,20 @@ export class LiveModel {
     });
   }
 
-  /** Calls `listener` when the last lease comes back after admission was closed. Returns the way to stop listening. */
+  /** Calls `listener` when the last lease comes back while admission is closed or watched. Returns the way to stop listening. */
   onUnused(listener: () => void): () => void {
     this.#whenUnused.add(listener);
     return () => this.#whenUnused.delete(listener);
+  }
+
+  /** Calls `listener` each time the model falls idle, while it takes requests. Returns the way to stop listening. */
+  watchIdle(listener: () => void): () => void {
+    const stop = this.onUnused(listener);
+    this.block.watch(true);
+    return () => {
+      stop();
+      this.block.watch(false);
+    };
   }
 
   /** 0 once the backing cannot tell any more. */

@@ -1,4 +1,4 @@
-import type { DeviceInfo, ModelId } from "../model.js";
+import type { DeviceInfo, MemoryBudget, ModelId } from "../model.js";
 import { LifeState } from "./control-block.js";
 import type { Entry, Reservation } from "./entry.js";
 
@@ -11,8 +11,12 @@ export interface ModelTable {
   reservations(): Iterable<Reservation>;
   /** How many reservations have been measured so far. */
   measuredCount(): number;
-  /** The machine's memory pools, as last seen at the start or a load. */
+  /** The machine's memory pools, as last seen at the start, a load or an unload. */
   devices(): readonly DeviceInfo[];
+  /** `measuredCount` when they were seen. */
+  devicesAsOf(): number;
+  /** What the models may hold. */
+  budget(): MemoryBudget;
 }
 
 /** What only the manager holds. */
@@ -21,8 +25,11 @@ export interface TableWriter {
   put(entry: Entry): Entry;
   delete(id: ModelId): void;
   setDefault(id: ModelId | undefined): void;
-  setDevices(devices: readonly DeviceInfo[]): void;
-  nextIncarnation(): number;
+  setDevices(devices: readonly DeviceInfo[], asOf: number): void;
+  setBudget(budget: MemoryBudget): void;
+  /** The number of the next life; the same until it is taken. */
+  peekIncarnation(): number;
+  takeIncarnation(): void;
   /** Numbers the orders to unload. */
   nextOrder(): number;
   reserve(reservation: Reservation): void;
@@ -33,11 +40,16 @@ export interface TableWriter {
  * One table, two views: the reader cannot write, by type and at run time.
  * The writer's counter and the reservations outlive a restart of the manager, because the memory does.
  */
-export function createModelTable(devices: readonly DeviceInfo[]): { table: ModelTable; writer: TableWriter } {
+export function createModelTable(
+  devices: readonly DeviceInfo[],
+  memoryBudget: MemoryBudget,
+): { table: ModelTable; writer: TableWriter } {
   const rows = new Map<ModelId, Entry>();
   const reserved = new Map<string, Reservation>();
   let defaultId: ModelId | undefined;
   let seenDevices = devices;
+  let seenAsOf = 0;
+  let budget = memoryBudget;
   let incarnations = 0;
   let orders = 0;
   let measured = 0;
@@ -53,6 +65,8 @@ export function createModelTable(devices: readonly DeviceInfo[]): { table: Model
       reservations: () => reserved.values(),
       measuredCount: () => measured,
       devices: () => seenDevices,
+      devicesAsOf: () => seenAsOf,
+      budget: () => budget,
     },
     writer: {
       put(entry) {
@@ -70,10 +84,15 @@ export function createModelTable(devices: readonly DeviceInfo[]): { table: Model
       setDefault(id) {
         defaultId = id;
       },
-      setDevices(now) {
+      setDevices(now, asOf) {
         seenDevices = now;
+        seenAsOf = asOf;
       },
-      nextIncarnation: () => ++incarnations,
+      setBudget(now) {
+        budget = now;
+      },
+      peekIncarnation: () => incarnations + 1,
+      takeIncarnation: () => void ++incarnations,
       nextOrder: () => ++orders,
       reserve(reservation) {
         // frozen all the way down: the public views show this object

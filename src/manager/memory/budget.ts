@@ -2,7 +2,7 @@
  * What the models may hold: the budget as the caller wrote it, against the devices of the machine, against what is
  * reserved. Pure: the devices and reservations come in as data.
  */
-import type { Device, DeviceInfo, DeviceMemory, MemoryBudget, Placement, Size } from "../../model.js";
+import type { Device, DeviceInfo, MemoryBudget, Placement, Size } from "../../model.js";
 import { parseSize } from "./size.js";
 
 /** Share of the RAM that `"auto"` lets models have; the rest is for the application and the system. */
@@ -88,19 +88,45 @@ export function bytesOn(device: Device, placement: Placement): number {
   return Object.values(placement).reduce<number>((sum, bytes) => sum + (bytes ?? 0), 0);
 }
 
+/** What claims hold on a device together. */
+export function heldOn(device: Device, claims: readonly Claim[]): number {
+  return claims.reduce((sum, claim) => sum + bytesOn(device, claim.placement), 0);
+}
+
+/** The part of it that the system counts as free: claims of loads under way, and file mappings. */
+function countedAsFreeOn(device: Device, claims: readonly Claim[]): number {
+  return claims.reduce((sum, claim) => {
+    if (!claim.measured) return sum + bytesOn(device, claim.placement);
+    return device === "ram" ? sum + claim.mappedBytes : sum;
+  }, 0);
+}
+
+/** How it will be when only these claims are left: what the others have allocated is free then. */
+export function withoutClaims<C extends Claim>(
+  pools: readonly Pool[],
+  claims: readonly C[],
+  isLeft: (claim: C) => boolean,
+): { readonly pools: readonly Pool[]; readonly claims: readonly C[] } {
+  const left = claims.filter(isLeft);
+  const allocated = (device: Device, these: readonly Claim[]) => heldOn(device, these) - countedAsFreeOn(device, these);
+  return {
+    claims: left,
+    pools: pools.map((pool) =>
+      pool.freeBytes === undefined
+        ? pool
+        : { ...pool, freeBytes: pool.freeBytes + allocated(pool.device, claims) - allocated(pool.device, left) },
+    ),
+  };
+}
+
 /**
  * What a load could claim on a pool now: `min(limit − reserved, free − what is reserved, but still counted as free)`.
  * Still counted as free are claims of loads under way and file mappings; other residents are not counted twice.
  */
 export function availableOn(pool: Pool, claims: readonly Claim[]): number {
-  const reserved = claims.reduce((sum, claim) => sum + bytesOn(pool.device, claim.placement), 0);
-  const underLimit = pool.limitBytes - reserved;
+  const underLimit = pool.limitBytes - heldOn(pool.device, claims);
   if (pool.freeBytes === undefined) return Math.max(0, underLimit);
-  const countedAsFree = claims.reduce((sum, claim) => {
-    if (!claim.measured) return sum + bytesOn(pool.device, claim.placement);
-    return pool.device === "ram" ? sum + claim.mappedBytes : sum;
-  }, 0);
-  return Math.max(0, Math.min(underLimit, pool.freeBytes - countedAsFree));
+  return Math.max(0, Math.min(underLimit, pool.freeBytes - countedAsFreeOn(pool.device, claims)));
 }
 
 /** What was measured after the devices were looked at may not show in what was free then: it counts as not allocated. */
@@ -128,21 +154,6 @@ export function checkFit(placement: Placement, pools: readonly Pool[], claims: r
     tightest = Math.min(tightest, availableBytes);
   }
   return { fits: true, requiredBytes: bytesOn("total", placement), availableBytes: tightest };
-}
-
-/** One row per pool, for `memory()`. */
-export function reportPools(pools: readonly Pool[], claims: readonly Claim[]): DeviceMemory[] {
-  return pools.map((pool) => {
-    const bytes = (these: readonly Claim[]) =>
-      these.reduce((sum, claim) => sum + bytesOn(pool.device, claim.placement), 0);
-    return {
-      device: pool.device,
-      limitBytes: finiteOrNull(pool.limitBytes),
-      reservedBytes: bytes(claims),
-      measuredBytes: bytes(claims.filter((claim) => claim.measured)),
-      availableBytes: finiteOrNull(availableOn(pool, claims)),
-    };
-  });
 }
 
 /** JSON has no `Infinity`. */

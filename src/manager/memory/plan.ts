@@ -1,21 +1,21 @@
 import type { ModelProfile } from "../../backends/backend.js";
-import type { DeviceInfo, LoadPlan, MemoryBudget, Placement } from "../../model.js";
-import { checkFit, finiteOrNull, resolveBudget } from "./budget.js";
-import type { Claim } from "./budget.js";
+import type { LoadPlan } from "../../model.js";
+import { checkFit, finiteOrNull } from "./budget.js";
+import { planRoom, type RoomInput } from "./room.js";
 
 /** The answer of `plan()`: would this load be let in now? */
-export function planOf(
-  { profile, placement, devices }: { profile: ModelProfile; placement: Placement; devices: readonly DeviceInfo[] },
-  budget: MemoryBudget,
-  claims: readonly Claim[],
-): LoadPlan {
-  const fit = checkFit(placement, resolveBudget(budget, devices), claims);
+export function planOf({ mode, capabilities }: ModelProfile, input: RoomInput, mayEvict: boolean): LoadPlan {
+  const { placement, pools, tenants } = input;
+  const fit = checkFit(placement, pools, tenants);
+  const plan = planRoom(input, mayEvict);
+  const victims = !fit.fits && plan.outcome === "evict" ? plan.victims : [];
   return {
-    outcome: fit.fits ? "fits" : "refuse",
-    mode: profile.mode,
-    capabilities: profile.capabilities,
+    outcome: fit.fits ? "fits" : victims.length > 0 ? "evict" : "refuse",
+    mode,
+    capabilities,
     placement,
     ...(!fit.fits && { device: fit.device }),
+    evict: victims.map(({ modelId }) => modelId),
     requiredBytes: fit.requiredBytes,
     availableBytes: finiteOrNull(fit.availableBytes),
   };

@@ -1,13 +1,24 @@
-import type { MemoryBudget, MemoryReport, UnreleasedMemory } from "../../model.js";
+import type { MemoryReport, UnreleasedMemory } from "../../model.js";
 import type { ModelTable } from "../../table/model-table.js";
-import { reportPools, resolveBudget } from "./budget.js";
+import { availableOn, finiteOrNull, heldOn, resolveBudget } from "./budget.js";
+import { evictableOn } from "./room.js";
+import { tenantsOf } from "./tenants.js";
 
 /** What is reserved, against the limits on the devices as last seen. */
-export function memoryReport(table: ModelTable, budget: MemoryBudget): MemoryReport {
-  return {
-    devices: reportPools(resolveBudget(budget, table.devices()), [...table.reservations()]),
-    unreleased: unreleasedMemory(table),
-  };
+export function memoryReport(table: ModelTable, now: number, graceMs: number): MemoryReport {
+  const tenants = tenantsOf(table, now, graceMs);
+  const devices = resolveBudget(table.budget(), table.devices()).map((pool) => ({
+    device: pool.device,
+    limitBytes: finiteOrNull(pool.limitBytes),
+    reservedBytes: heldOn(pool.device, tenants),
+    measuredBytes: heldOn(
+      pool.device,
+      tenants.filter((tenant) => tenant.measured),
+    ),
+    availableBytes: finiteOrNull(availableOn(pool, tenants)),
+    evictableBytes: evictableOn(pool.device, tenants),
+  }));
+  return { devices, unreleased: unreleasedMemory(table) };
 }
 
 /** Memory whose model is not there any more: being given back, or stuck. */

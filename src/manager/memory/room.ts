@@ -1,0 +1,120 @@
+/** Whether a load has room, and which idle models would have to go for it. Pure. */
+import type { Device, ModelId, Placement } from "../../model.js";
+import { bytesOn, checkFit, heldOn, withoutClaims } from "./budget.js";
+import type { Claim, Pool } from "./budget.js";
+import { chooseVictims, type Candidate } from "./eviction.js";
+
+/**
+ * What becomes of a claim on memory. `stays`: nobody can take it away. `leaves`: it is being given back. `idle`: it may be
+ * evicted. `busy`: it may be evicted once it is idle.
+ */
+export type Fate = "stays" | "leaves" | "idle" | "busy";
+
+/** What one life of a model has claimed. */
+export interface Tenant extends Claim {
+  readonly modelId: ModelId;
+  readonly incarnation: number;
+  readonly fate: Fate;
+  /** It has a backing that can be told to take no more requests. */
+  readonly isReady: boolean;
+  readonly evictionPriority: number;
+  readonly lastUsedAt: number;
+}
+
+export interface RoomInput {
+  readonly placement: Placement;
+  readonly pools: readonly Pool[];
+  readonly tenants: readonly Tenant[];
+  /** Claims of loads that came earlier and wait for room. */
+  readonly ahead: readonly Placement[];
+}
+
+/** `leaving`: it fits when the memory is free that is being given back. `busy`: if models in use fell idle. */
+export type RoomPlan =
+  | { readonly outcome: "fits" }
+  | { readonly outcome: "leaving" }
+  | { readonly outcome: "evict"; readonly victims: readonly Tenant[] }
+  | { readonly outcome: "busy"; readonly victims: readonly Tenant[] }
+  | { readonly outcome: "refuse" };
+
+/** Why a load does not fit now. */
+export interface Refusal {
+  readonly device: Device;
+  readonly requiredBytes: number;
+  readonly availableBytes: number;
+  /** What idle models hold there that may be evicted. */
+  readonly evictableBytes: number;
+}
+
+/** `mayEvict`: false where nothing may be unloaded for it. */
+export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
+  const { placement, pools, tenants } = input;
+  const fits = (gone: readonly Tenant[]) => fitsWithout(input, gone);
+  if (fits([])) return checkFit(placement, pools, tenants).fits ? { outcome: "fits" } : { outcome: "leaving" };
+  if (!mayEvict) return { outcome: "refuse" };
+  const idle = tenants.filter(({ fate }) => fate === "idle");
+  const victims = victimsOf(idle, input, fits);
+  if (victims !== undefined) return { outcome: "evict", victims };
+  const busy = tenants.filter(({ fate }) => fate === "busy");
+  if (!fits([...idle, ...busy])) return { outcome: "refuse" };
+  // those that are idle already go first
+  const ready = busy.filter(({ isReady }) => isReady).map((tenant) => ({ ...tenant, evictionPriority: -Infinity }));
+  const chosen = victimsOf([...idle, ...ready], input, fits) ?? [];
+  return { outcome: "busy", victims: chosen };
+}
+
+/** The device that lacks room for what {@link planRoom} refuses, and the figures there. */
+export function refusalOf({ placement, pools, tenants, ahead }: RoomInput): Refusal {
+  const fit = checkFit(placement, pools, [...tenants, ...ahead.map(asClaim)]);
+  const device = fit.fits ? "total" : fit.device;
+  const { requiredBytes, availableBytes } = fit;
+  return { device, requiredBytes, availableBytes, evictableBytes: evictableOn(device, tenants) };
+}
+
+/** What idle models hold on a device that may be evicted. */
+export function evictableOn(device: Device, tenants: readonly Tenant[]): number {
+  const others = tenants.filter(({ fate }) => fate !== "idle");
+  return heldOn(device, tenants) - heldOn(device, others);
+}
+
+/** The idle models to unload so that no pool is over its limit; all of them, if that is not enough. */
+export function victimsOverLimit(pools: readonly Pool[], tenants: readonly Tenant[]): readonly Tenant[] {
+  const idle = tenants.filter(({ fate }) => fate === "idle");
+  const input = { placement: {}, pools, tenants, ahead: [] };
+  const isWithin = (gone: readonly Tenant[]) => {
+    const left = tenants.filter((tenant) => tenant.fate !== "leaves" && !gone.includes(tenant));
+    return pools.every(({ device, limitBytes }) => heldOn(device, left) <= limitBytes);
+  };
+  return victimsOf(idle, input, isWithin) ?? idle;
+}
+
+/** Would it fit, beside those who wait already, if these were gone and all that is being given back? */
+function fitsWithout({ placement, pools, tenants, ahead }: RoomInput, gone: readonly Tenant[]): boolean {
+  const keys = new Set(gone.map(keyOf));
+  const left = (tenant: Tenant) => tenant.fate !== "leaves" && !keys.has(keyOf(tenant));
+  const after = withoutClaims(pools, tenants, left);
+  return checkFit(placement, after.pools, [...after.claims, ...ahead.map(asClaim)]).fits;
+}
+
+function victimsOf(
+  tenants: readonly Tenant[],
+  { placement, pools }: RoomInput,
+  isEnough: (victims: readonly Tenant[]) => boolean,
+): readonly Tenant[] | undefined {
+  const devices = pools.map(({ device }) => device).filter((device) => bytesOn(device, placement) > 0);
+  const candidates = tenants.map((tenant) => ({
+    ...tenant,
+    bytes: devices.reduce((sum, device) => sum + bytesOn(device, tenant.placement), 0),
+    hasSessions: false, // no model has any yet
+  }));
+  return chooseVictims<Tenant & Candidate>(candidates, isEnough);
+}
+
+/** A load that waits has claimed what it needs, and allocated nothing of it. */
+function asClaim(placement: Placement): Claim {
+  return { placement, mappedBytes: 0, measured: false };
+}
+
+function keyOf({ modelId, incarnation }: Tenant): string {
+  return `${modelId}#${incarnation}`;
+}

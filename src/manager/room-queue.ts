@@ -1,0 +1,217 @@
+/** Lets loads in: at once, when room has been made for them, or not at all. Runs inside the manager's mailbox only. */
+import type { ModelSupervisorOptions } from "../api.js";
+import { InsufficientMemoryError, LoadCancelledError } from "../errors.js";
+import type { MemoryBudget, ModelId } from "../model.js";
+import type { LiveModel } from "../table/live-model.js";
+import type { ModelTable, TableWriter } from "../table/model-table.js";
+import type { Notice } from "./decision.js";
+import { resolveBudget } from "./memory/budget.js";
+import { chooseVictims } from "./memory/eviction.js";
+import { planRoom, refusalOf, victimsOverLimit, type RoomInput, type Tenant } from "./memory/room.js";
+import { tenantsOf } from "./memory/tenants.js";
+import type { Life, MoreRoomRequest, ReserveRequest } from "./protocol.js";
+
+export interface RoomQueueInput {
+  readonly table: ModelTable;
+  readonly writer: TableWriter;
+  readonly overBudget: NonNullable<ModelSupervisorOptions["overBudget"]>;
+  readonly maxWaitMs: number;
+  readonly now: () => number;
+  readonly notify: (notice: Notice) => void;
+  /** Called outside the mailbox when a model that is waited for has fallen idle. */
+  readonly onIdle: () => void;
+}
+
+/** Unloads an idle model, or one in use after `timeoutMs` at most. */
+export type Evict = (id: ModelId, timeoutMs: number) => void;
+
+/** A load that has not been let in yet. */
+interface Claimant {
+  readonly request: ReserveRequest;
+  readonly since: number;
+  /** Begun by a request: it can wait for models in use. */
+  readonly isPatient: boolean;
+}
+
+/** Somebody who waits until models that were unloaded for it have gone. */
+interface Departure {
+  readonly lives: readonly Life[];
+  readonly then: () => void;
+}
+
+export class RoomQueue {
+  readonly #input: RoomQueueInput;
+  readonly #evict: Evict;
+  /** In the order in which they came. */
+  #claimants: Claimant[] = [];
+  #departures: Departure[] = [];
+  /** Models in use that somebody waits for, and how to stop listening. */
+  readonly #watches = new Map<LiveModel, () => void>();
+
+  constructor(input: RoomQueueInput, evict: Evict) {
+    this.#input = input;
+    this.#evict = evict;
+  }
+
+  get isWaiting(): boolean {
+    return this.#claimants.length > 0;
+  }
+
+  /** Check and claim in one step, so that of two loads racing for the last bytes exactly one gets them. */
+  reserve(request: ReserveRequest): void {
+    const { table, writer, now } = this.#input;
+    writer.setDevices(request.devices, request.asOf);
+    const isPatient = table.get(request.id)?.load?.trigger === "request";
+    this.#claimants.push({ request, since: now(), isPatient });
+  }
+
+  /** The engine had no room although the plan said that there is: one more model goes. */
+  more({ id, incarnation, error, reply }: MoreRoomRequest): void {
+    if (!this.#isLoading({ id, incarnation })) return reply.fail(new LoadCancelledError(id));
+    const idle = this.#mayEvict ? this.#tenants().filter(({ fate }) => fate === "idle") : [];
+    const candidates = idle.map((tenant) => ({ ...tenant, bytes: 0, hasSessions: false }));
+    const victims = chooseVictims(candidates, (some) => some.length > 0);
+    if (victims === undefined) return reply.fail(error);
+    this.#departures.push({ lives: this.#evictAll(victims), then: () => reply.ok() });
+  }
+
+  /** Calls `then` when the idle models that are over the budget have gone; what is in use stays. */
+  setBudget(budget: MemoryBudget, then: () => void): void {
+    const { table, writer } = this.#input;
+    writer.setBudget(budget);
+    const pools = resolveBudget(budget, table.devices());
+    const victims = this.#mayEvict ? victimsOverLimit(pools, this.#tenants()) : [];
+    this.#departures.push({ lives: this.#evictAll(victims), then });
+  }
+
+  /** Looks at everybody who waits, first come first. Called after whatever may have changed something for them. */
+  serve(): void {
+    const stay: Claimant[] = [];
+    for (const claimant of this.#claimants) if (!this.#serve(claimant, stay)) stay.push(claimant);
+    this.#claimants = stay;
+    const waiting = this.#departures.filter(({ lives }) => lives.some((life) => this.#isLeaving(life)));
+    const gone = this.#departures.filter((departure) => !waiting.includes(departure));
+    this.#departures = waiting;
+    for (const { then } of gone) then();
+    this.#watchBusy();
+  }
+
+  /** Listens to nobody any more. */
+  stop(): void {
+    for (const stop of this.#watches.values()) stop();
+    this.#watches.clear();
+  }
+
+  /** True once it has been answered. `ahead`: who came before and waits still. */
+  #serve(claimant: Claimant, ahead: readonly Claimant[]): boolean {
+    const { request, since, isPatient } = claimant;
+    const { now, maxWaitMs } = this.#input;
+    if (!this.#isLoading(request)) {
+      request.reply.fail(new LoadCancelledError(request.id));
+      return true;
+    }
+    const input = this.#roomFor(claimant, ahead);
+    const plan = planRoom(input, this.#mayEvict);
+    const waitedMs = now() - since;
+    switch (plan.outcome) {
+      case "fits":
+        this.#grant(request);
+        return true;
+      case "leaving":
+        if (isPatient || this.#mayEvict) return false;
+        break;
+      case "evict":
+        this.#evictAll(plan.victims);
+        return false;
+      case "busy":
+        if (!isPatient || waitedMs >= 2 * maxWaitMs) break;
+        // they have had their time: what comes for them now waits, until this load has been served
+        if (waitedMs >= maxWaitMs) this.#evictAll(plan.victims, maxWaitMs);
+        return false;
+      case "refuse":
+        break;
+    }
+    this.#refuse(request, input);
+    return true;
+  }
+
+  #grant({ id, incarnation, model, profile, placement, estimate, reply }: ReserveRequest): void {
+    const { table, writer } = this.#input;
+    const row = table.get(id);
+    if (row) writer.put({ ...row, model, profile });
+    writer.reserve({
+      modelId: id,
+      incarnation,
+      placement,
+      mappedBytes: estimate.mappedBytes,
+      measured: false,
+      number: table.measuredCount(),
+      live: undefined,
+      stuck: false,
+    });
+    reply.ok();
+  }
+
+  #refuse({ id: modelId, reply }: ReserveRequest, input: RoomInput): void {
+    const facts = { modelId, ...refusalOf(input) };
+    this.#input.notify({ name: "budget:refused", payload: facts });
+    reply.fail(new InsufficientMemoryError(facts));
+  }
+
+  #roomFor({ request: { placement } }: Claimant, ahead: readonly Claimant[]): RoomInput {
+    const { table } = this.#input;
+    return {
+      placement,
+      pools: resolveBudget(table.budget(), table.devices()),
+      tenants: this.#tenants(),
+      ahead: ahead.map(({ request }) => request.placement),
+    };
+  }
+
+  #tenants(): Tenant[] {
+    const { table, now, maxWaitMs } = this.#input;
+    return tenantsOf(table, now(), maxWaitMs, table.devicesAsOf());
+  }
+
+  get #mayEvict(): boolean {
+    return this.#input.overBudget === "evict-idle";
+  }
+
+  #evictAll(victims: readonly Tenant[], timeoutMs = 0): Life[] {
+    return victims.map(({ modelId: id, incarnation, fate }) => {
+      this.#evict(id, fate === "idle" ? 0 : timeoutMs);
+      return { id, incarnation };
+    });
+  }
+
+  #isLoading({ id, incarnation }: Life): boolean {
+    const row = this.#input.table.get(id);
+    return row?.incarnation === incarnation && row.status === "loading";
+  }
+
+  /** False once its memory is free, or it has become ready again, or is stuck. */
+  #isLeaving({ id, incarnation }: Life): boolean {
+    const { table } = this.#input;
+    const row = table.get(id);
+    const isStill = row?.incarnation === incarnation && row.status !== "unloading" && row.disposal !== "running";
+    return table.reservation(id, incarnation)?.stuck === false && !isStill;
+  }
+
+  /** While somebody waits, the models in use tell when they fall idle; else requests cost nobody an event. */
+  #watchBusy(): void {
+    const { table, onIdle } = this.#input;
+    const busy = new Set<LiveModel>();
+    if (this.#claimants.length > 0)
+      for (const { status, live } of table.entries()) if (status === "ready" && live) busy.add(live);
+    for (const [live, stop] of this.#watches) {
+      if (busy.has(live)) continue;
+      this.#watches.delete(live);
+      stop();
+    }
+    for (const live of busy) {
+      // what is ready again after an unload has to be told again
+      live.block.watch(true);
+      if (!this.#watches.has(live)) this.#watches.set(live, live.watchIdle(onIdle));
+    }
+  }
+}
