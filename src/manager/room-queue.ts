@@ -31,6 +31,8 @@ interface Claimant {
   readonly since: number;
   /** Begun by a request: it can wait for models in use. */
   readonly isPatient: boolean;
+  /** Set while it waits for models in use. */
+  needsBusy: boolean;
 }
 
 /** Somebody who waits until models that were unloaded for it have gone. */
@@ -62,7 +64,7 @@ export class RoomQueue {
     const { table, writer, now } = this.#input;
     writer.setDevices(request.devices, request.asOf);
     const isPatient = table.get(request.id)?.load?.trigger === "request";
-    this.#claimants.push({ request, since: now(), isPatient });
+    this.#claimants.push({ request, since: now(), isPatient, needsBusy: false });
   }
 
   /** The engine had no room although the plan said that there is: one more model goes. */
@@ -112,6 +114,7 @@ export class RoomQueue {
     }
     const input = this.#roomFor(claimant, ahead);
     const plan = planRoom(input, this.#mayEvict);
+    claimant.needsBusy = plan.outcome === "busy";
     const waitedMs = now() - since;
     switch (plan.outcome) {
       case "fits":
@@ -164,7 +167,11 @@ export class RoomQueue {
       placement,
       pools: resolveBudget(table.budget(), table.devices()),
       tenants: this.#tenants(),
-      ahead: ahead.map(({ request }) => request.placement),
+      ahead: ahead.map(({ request: { id, placement }, needsBusy }) => ({
+        placement,
+        needsBusy,
+        isEvictable: table.get(id)?.settings.residency.evictable ?? true,
+      })),
     };
   }
 

@@ -21,15 +21,26 @@ export interface Tenant extends Claim {
   readonly lastUsedAt: number;
 }
 
+/** A load that came earlier and waits for room. */
+export interface Earlier {
+  readonly placement: Placement;
+  /** It counts on models that are busy now; else on what is leaving. */
+  readonly needsBusy: boolean;
+  /** Once it is loaded it may have to go again. */
+  readonly isEvictable: boolean;
+}
+
 export interface RoomInput {
   readonly placement: Placement;
   readonly pools: readonly Pool[];
   readonly tenants: readonly Tenant[];
-  /** Claims of loads that came earlier and wait for room. */
-  readonly ahead: readonly Placement[];
+  readonly ahead: readonly Earlier[];
 }
 
-/** `leaving`: it fits when the memory is free that is being given back. `busy`: if models in use fell idle. */
+/**
+ * `leaving`: it fits when the memory is free that is being given back. `busy`: if models in use fell idle, or those that are
+ * waited for; `victims` are those of them that would have to go, none if it only has to wait for others.
+ */
 export type RoomPlan =
   | { readonly outcome: "fits" }
   | { readonly outcome: "leaving" }
@@ -49,14 +60,19 @@ export interface Refusal {
 /** `mayEvict`: false where nothing may be unloaded for it. */
 export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
   const { placement, pools, tenants } = input;
-  const fits = (gone: readonly Tenant[]) => fitsWithout(input, gone);
+  const idle = tenants.filter(({ fate }) => fate === "idle");
+  const busy = tenants.filter(({ fate }) => fate === "busy");
+  const { ahead } = input;
+  const firm = ahead.filter(({ needsBusy }) => !needsBusy);
+  // who waits for busy models has claimed no memory that is there now, but must not lose what it waits for
+  const harmsNobody = firm.length === ahead.length || fitsWithout(input, [...idle, ...busy], ahead);
+  const fits = (gone: readonly Tenant[]) => harmsNobody && fitsWithout(input, gone, firm);
   if (fits([])) return checkFit(placement, pools, tenants).fits ? { outcome: "fits" } : { outcome: "leaving" };
   if (!mayEvict) return { outcome: "refuse" };
-  const idle = tenants.filter(({ fate }) => fate === "idle");
   const victims = victimsOf(idle, input, fits);
   if (victims !== undefined) return { outcome: "evict", victims };
-  const busy = tenants.filter(({ fate }) => fate === "busy");
-  if (!fits([...idle, ...busy])) return { outcome: "refuse" };
+  const staying = ahead.filter(({ isEvictable }) => !isEvictable);
+  if (!fitsWithout(input, [...idle, ...busy], staying)) return { outcome: "refuse" };
   // those that are idle already go first
   const ready = busy.filter(({ isReady }) => isReady).map((tenant) => ({ ...tenant, evictionPriority: -Infinity }));
   const chosen = victimsOf([...idle, ...ready], input, fits) ?? [];
@@ -65,7 +81,7 @@ export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
 
 /** The device that lacks room for what {@link planRoom} refuses, and the figures there. */
 export function refusalOf({ placement, pools, tenants, ahead }: RoomInput): Refusal {
-  const fit = checkFit(placement, pools, [...tenants, ...ahead.map(asClaim)]);
+  const fit = checkFit(placement, pools, [...tenants, ...ahead.map(claimOf)]);
   const device = fit.fits ? "total" : fit.device;
   const { requiredBytes, availableBytes } = fit;
   return { device, requiredBytes, availableBytes, evictableBytes: evictableOn(device, tenants) };
@@ -88,12 +104,16 @@ export function victimsOverLimit(pools: readonly Pool[], tenants: readonly Tenan
   return victimsOf(idle, input, isWithin) ?? idle;
 }
 
-/** Would it fit, beside those who wait already, if these were gone and all that is being given back? */
-function fitsWithout({ placement, pools, tenants, ahead }: RoomInput, gone: readonly Tenant[]): boolean {
+/** Would it fit beside those ahead if these were gone, and all that is being given back? */
+function fitsWithout(
+  { placement, pools, tenants }: RoomInput,
+  gone: readonly Tenant[],
+  ahead: readonly Earlier[],
+): boolean {
   const keys = new Set(gone.map(keyOf));
   const left = (tenant: Tenant) => tenant.fate !== "leaves" && !keys.has(keyOf(tenant));
   const after = withoutClaims(pools, tenants, left);
-  return checkFit(placement, after.pools, [...after.claims, ...ahead.map(asClaim)]).fits;
+  return checkFit(placement, after.pools, [...after.claims, ...ahead.map(claimOf)]).fits;
 }
 
 function victimsOf(
@@ -111,7 +131,7 @@ function victimsOf(
 }
 
 /** A load that waits has claimed what it needs, and allocated nothing of it. */
-function asClaim(placement: Placement): Claim {
+function claimOf({ placement }: Earlier): Claim {
   return { placement, mappedBytes: 0, measured: false };
 }
 
