@@ -38,17 +38,13 @@ export function chooseVictims<C extends Candidate>(
 ): readonly C[] | undefined {
   if (!isEnough(candidates)) return undefined;
   const ranks = ranksOf(candidates);
-  const touched = ranks.slice(
-    0,
-    leastCount(ranks.length, (count) => isEnough(ranks.slice(0, count).flat())),
-  );
-
-  let before: readonly C[] = touched.flat();
+  let before: readonly C[] = ranks.flat();
   let victims: readonly C[] = [];
-  for (const rank of touched.toReversed()) {
+  // a rank that is not needed beside the ones before it has an empty smallest set
+  for (const rank of ranks.toReversed()) {
     const earlier = before.slice(0, -rank.length);
     const later = victims;
-    victims = [...smallestOf(rank, (some) => isEnough([...earlier, ...some, ...later])), ...later];
+    victims = smallestOf(rank, (some) => isEnough(earlier.concat(some, later))).concat(later);
     before = earlier;
   }
   return victims;
@@ -69,9 +65,9 @@ function compareRank(a: Candidate, b: Candidate): number {
   return compare(b.evictionPriority, a.evictionPriority) || Number(a.hasSessions) - Number(b.hasSessions);
 }
 
-/** Never 0 for two lives, so that the order of the input has no meaning. */
+/** Never 0 for two models, so that the order of the input has no meaning. */
 function compareUse(a: Candidate, b: Candidate): number {
-  return compare(a.lastUsedAt, b.lastUsedAt) || compare(a.modelId, b.modelId) || compare(a.incarnation, b.incarnation);
+  return compare(a.lastUsedAt, b.lastUsedAt) || compare(a.modelId, b.modelId);
 }
 
 function compare<T extends number | string>(a: T, b: T): number {
@@ -79,31 +75,19 @@ function compare<T extends number | string>(a: T, b: T): number {
   return a < b ? -1 : 1;
 }
 
-/** The smallest count up to `max` that suffices, by halving: what suffices for one suffices for every larger one. */
-function leastCount(max: number, suffices: (count: number) => boolean): number {
-  let low = 0;
-  let high = max;
-  while (low < high) {
-    const middle = Math.floor((low + high) / 2);
-    if (suffices(middle)) high = middle;
-    else low = middle + 1;
-  }
-  return high;
-}
-
 /** The smallest set of a rank that suffices; all of them together do. In the order of the rank. */
 function smallestOf<C extends Candidate>(rank: readonly C[], suffices: (some: readonly C[]) => boolean): readonly C[] {
   // whoever cannot be spared is in every set that suffices; mostly that is the answer already
-  const needed = rank.filter((one) => !suffices(without(rank, one)));
-  if (suffices(needed)) return needed;
+  const needed = rank.filter((_, index) => !suffices(rank.toSpliced(index, 1)));
+  if (needed.length === rank.length || suffices(needed)) return needed;
 
   const spare = rank.filter((one) => !needed.includes(one));
-  const completes = (some: readonly C[]): boolean => suffices([...needed, ...some]);
+  const completes = (some: readonly C[]): boolean => suffices(needed.concat(some));
   const chosen = new Set([...needed, ...(fewestOf(spare, completes) ?? greedilyOf(spare, completes))]);
   return rank.filter((one) => chosen.has(one));
 }
 
-/** Tries all sets, small ones first; `undefined` if there are too many. */
+/** Tries all sets, small ones first, the least recently used first; `undefined` if there are too many. */
 function fewestOf<C extends Candidate>(
   spare: readonly C[],
   completes: (some: readonly C[]) => boolean,
@@ -116,29 +100,27 @@ function fewestOf<C extends Candidate>(
     if (tries > MAX_TRIES) return undefined;
     let best: readonly C[] | undefined;
     for (const set of setsOf(spare, size)) {
-      if ((best === undefined || compareSets(set, best) < 0) && completes(set)) best = set;
+      if ((best === undefined || bytesOf(set) < bytesOf(best)) && completes(set)) best = set;
     }
     if (best !== undefined) return best;
   }
   return undefined;
 }
 
-/** Drops whoever is not needed, small ones first, because the large ones that stay make the set a small one. */
+/** Drops whoever is not needed, the smallest first: the larger those that stay, the fewer they are. */
 function greedilyOf<C extends Candidate>(
   spare: readonly C[],
   completes: (some: readonly C[]) => boolean,
 ): readonly C[] {
-  const smallestFirst = spare.toReversed().toSorted((a, b) => compare(a.bytes, b.bytes));
-  const count = leastCount(spare.length, (taken) => completes(smallestFirst.slice(spare.length - taken)));
-  let kept: readonly C[] = smallestFirst.slice(spare.length - count);
-  for (const one of kept) {
-    const fewer = without(kept, one);
+  let kept: readonly C[] = spare.toSorted((a, b) => compare(b.bytes, a.bytes));
+  for (let index = kept.length - 1; index >= 0; index--) {
+    const fewer = kept.toSpliced(index, 1);
     if (completes(fewer)) kept = fewer;
   }
   return kept;
 }
 
-/** All sets of a size, in the order of their last members: the least recently used first. */
+/** All sets of a size. Of two, the one comes first whose last members, in which they differ, come first in `items`. */
 function* setsOf<C>(items: readonly C[], size: number): Generator<readonly C[]> {
   if (size === 0) {
     yield [];
@@ -149,16 +131,6 @@ function* setsOf<C>(items: readonly C[], size: number): Generator<readonly C[]> 
   }
 }
 
-/** Two sets of one size, both with the most recently used last. */
-function compareSets(a: readonly Candidate[], b: readonly Candidate[]): number {
-  const use = a.map((one, index) => compare(one.lastUsedAt, b[index]?.lastUsedAt ?? one.lastUsedAt));
-  return compare(bytesOf(a), bytesOf(b)) || (use.findLast((difference) => difference !== 0) ?? 0);
-}
-
 function bytesOf(set: readonly Candidate[]): number {
   return set.reduce((sum, { bytes }) => sum + bytes, 0);
-}
-
-function without<C>(set: readonly C[], one: C): C[] {
-  return set.filter((other) => other !== one);
 }
