@@ -1,4 +1,4 @@
-/** Measures how fast a loaded model decodes in each layout. Takes two seconds or so, more where single steps are slow. */
+/** Measures how fast a loaded model decodes in each layout. Takes two to four seconds, more where single steps are slow. */
 import type { LlamaModel } from "node-llama-cpp";
 import { allSettled } from "../all-settled.js";
 import { engineIsBusy } from "../engine-activity.js";
