@@ -4,21 +4,13 @@
  * requests let in and out and sequences cut. A slot keeps what its last request has evaluated, for the next one that
  * begins alike.
  */
-import type { Completion } from "../backend.js";
 import { allSettled } from "./all-settled.js";
 import { beginEvaluating } from "./engine-activity.js";
 import { Pace } from "./scheduler/pace.js";
-import { reusableTokens, type SlotCache } from "./scheduler/slot-choice.js";
+import type { SlotCache } from "./scheduler/slot-choice.js";
 import { planStep, prefillTokens, WAIT, type Progress, type Work } from "./scheduler/step-plan.js";
-import { SlotRun, type Job, type Sequence } from "./slot-run.js";
-import type { PieceCache } from "./text.js";
-
-/** A job and the promise that its caller holds. */
-export interface Ticket {
-  readonly job: Job;
-  readonly resolve: (completion: Completion) => void;
-  readonly reject: (reason: unknown) => void;
-}
+import { Slot, type SlotsOwner, type Ticket } from "./slot.js";
+import type { Sequence, SlotRun } from "./slot-run.js";
 
 /** What a step did. */
 export interface Step {
@@ -39,14 +31,9 @@ export interface SlotGroupOptions {
 }
 
 /** What the group tells its owner, and shares with it. */
-export interface SlotGroupOwner {
-  readonly pieces: PieceCache;
-  /** With special tokens as text. */
-  readonly structuredPieces: PieceCache;
+export interface SlotGroupOwner extends SlotsOwner {
   /** Milliseconds. */
   readonly now: () => number;
-  /** Jobs that have been given a slot so far, in this group or another. */
-  readonly assigned: number;
   /** The engine is quiet for these slots, and they have no request any more. */
   onFree(slots: readonly number[]): void;
   /** Whether steps are to be told. */
@@ -54,20 +41,6 @@ export interface SlotGroupOwner {
   onStep(step: Step): void;
   /** Told once if the group can no longer go on. Its tickets are rejected afterwards. */
   onBroken(cause: unknown): void;
-}
-
-interface Slot {
-  readonly index: number;
-  sequence: Sequence;
-  /** The slot's owner; it runs from the next pause between two steps on. */
-  ticket: Ticket | undefined;
-  run: SlotRun | undefined;
-  /** What the sequence holds, while no run has it; each run leaves a list of its own. */
-  tokens: readonly number[];
-  /** Whose tokens they are. */
-  scope: string;
-  /** How many jobs had been given a slot when the last run on this one ended. */
-  usedAt: number;
 }
 
 /** One step: who is in it, where each was before, and what each does. */
@@ -100,15 +73,7 @@ export class SlotGroup {
     this.#options = options;
     this.#owner = owner;
     this.#pace = new Pace(options.batchSize);
-    this.#slots = Array.from({ length: options.slots }, (_, index) => ({
-      index,
-      sequence: options.newSequence(),
-      ticket: undefined,
-      run: undefined,
-      tokens: [],
-      scope: "",
-      usedAt: 0,
-    }));
+    this.#slots = Array.from({ length: options.slots }, (_, index) => new Slot(index, options.newSequence));
   }
 
   /** Slots with a request. */
@@ -117,7 +82,7 @@ export class SlotGroup {
   }
 
   cacheOf(index: number): SlotCache {
-    return this.#cacheOf(this.#slot(index));
+    return this.#slot(index).cache(this.#owner.assigned, this.busy);
   }
 
   assign(index: number, ticket: Ticket): void {
@@ -134,11 +99,6 @@ export class SlotGroup {
     const slot = this.#slots[index];
     if (slot === undefined) throw new RangeError(`There is no slot ${index}`);
     return slot;
-  }
-
-  #cacheOf({ tokens, scope, usedAt, sequence }: Slot): SlotCache {
-    const age = this.#owner.assigned - usedAt;
-    return { tokens, scope, canCut: !sequence.needsCheckpoints, age, busyNeighbours: this.busy };
   }
 
   /** Steps until no slot has anything to do. What is done in each step is not spread over more functions that wait. */
@@ -168,10 +128,15 @@ export class SlotGroup {
   /** Between two steps: what has ended or was aborted leaves its slot, and what has been given a slot starts. */
   async #pause(): Promise<void> {
     this.#steady = undefined;
-    while (this.#slots.some(needsPause)) {
-      const ending = this.#slots.filter(hasEnded);
-      const entering = this.#slots.filter((slot) => isNew(slot) && !hasEnded(slot));
-      await allSettled([...ending.map((slot) => this.#leave(slot)), ...entering.map((slot) => this.#enter(slot))]);
+    const wake = () => this.wake();
+    while (this.#slots.some((slot) => slot.needsPause)) {
+      const ending = this.#slots.filter((slot) => slot.hasEnded);
+      const entering = this.#slots.filter((slot) => slot.isNew && !slot.hasEnded);
+      const { assigned } = this.#owner;
+      await allSettled([
+        ...ending.map((slot) => slot.leave(assigned)),
+        ...entering.map((slot) => slot.enter(this.#owner, this.busy, wake)),
+      ]);
       this.#release(ending);
     }
   }
@@ -235,44 +200,6 @@ export class SlotGroup {
     }
   }
 
-  /** Cuts the sequence down to what the job can go on from; one that cannot be cut is replaced. */
-  async #enter(slot: Slot): Promise<void> {
-    if (slot.ticket === undefined) return;
-    const { job } = slot.ticket;
-    let cached = reusableTokens(this.#cacheOf(slot), job);
-    try {
-      await cut(slot.sequence, cached);
-    } catch {
-      cached = 0;
-      await this.#replace(slot);
-    }
-    slot.tokens = [];
-    const { pieces, structuredPieces } = this.#owner;
-    slot.run = new SlotRun(job, slot.sequence, job.structure === undefined ? pieces : structuredPieces, cached);
-    job.request.onResume = () => this.wake();
-  }
-
-  /** Ends the run; the sequence keeps what is in it, unless that has become doubtful. */
-  async #leave(slot: Slot): Promise<void> {
-    const { run } = slot;
-    if (run === undefined) return;
-    const isQuiet = await run.close().then(
-      () => true,
-      () => false,
-    );
-    if (!isQuiet || !run.isSound) return this.#replace(slot);
-    slot.tokens = slot.sequence.contextTokens;
-    slot.scope = run.job.scope;
-    slot.usedAt = this.#owner.assigned;
-  }
-
-  /** A sequence that cannot be trusted is given back for a fresh one; if that fails, the group is broken. */
-  async #replace(slot: Slot): Promise<void> {
-    slot.tokens = [];
-    await slot.sequence.dispose();
-    slot.sequence = this.#options.newSequence();
-  }
-
   /** First the next jobs get the slots, then those that had them are settled. */
   #release(slots: readonly Slot[]): void {
     const left = slots.map((slot) => ({ ticket: slot.ticket, run: slot.run }));
@@ -299,15 +226,10 @@ export class SlotGroup {
 function nextOf(slots: readonly Slot[]): "pause" | "step" | "rest" {
   let next: "step" | "rest" = "rest";
   for (const slot of slots) {
-    if (needsPause(slot)) return "pause";
+    if (slot.needsPause) return "pause";
     if (slot.run?.isPaused === false) next = "step";
   }
   return next;
-}
-
-/** Whether it has to leave or to enter before the next step. */
-function needsPause(slot: Slot): boolean {
-  return isNew(slot) || hasEnded(slot);
 }
 
 function isPaused(run: SlotRun): boolean {
@@ -316,20 +238,4 @@ function isPaused(run: SlotRun): boolean {
 
 function hasFailed({ failure }: SlotRun): boolean {
   return failure !== undefined;
-}
-
-function isNew({ ticket, run }: Slot): boolean {
-  return ticket !== undefined && run === undefined;
-}
-
-function hasEnded({ ticket, run }: Slot): boolean {
-  return ticket?.job.signal.aborted === true || run?.completion !== undefined || run?.failure !== undefined;
-}
-
-/** Leaves the first `length` tokens in the sequence. Nothing is shifted: what is kept keeps its place. */
-async function cut(sequence: Sequence, length: number): Promise<void> {
-  const end = sequence.nextTokenIndex;
-  if (length === 0 && end > 0) await sequence.clearHistory();
-  else if (length < end) await sequence.eraseContextTokenRanges([{ start: length, end }]);
-  if (sequence.nextTokenIndex !== length) throw new Error("The sequence does not hold what it should");
 }

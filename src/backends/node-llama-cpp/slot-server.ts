@@ -3,7 +3,8 @@ import { QueueFullError } from "../../errors.js";
 import type { Completion, QueueLimit, StepListener } from "../backend.js";
 import { chooseSlot } from "./scheduler/slot-choice.js";
 import { SlotQueue } from "./scheduler/slot-queue.js";
-import { SlotGroup, type SlotGroupOptions, type SlotGroupOwner, type Step, type Ticket } from "./slot-group.js";
+import type { Ticket } from "./slot.js";
+import { SlotGroup, type SlotGroupOptions, type SlotGroupOwner, type Step } from "./slot-group.js";
 import type { Job } from "./slot-run.js";
 import { PieceCache, type Detokenizer } from "./text.js";
 
