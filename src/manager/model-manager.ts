@@ -23,6 +23,7 @@ import type {
   RankOptions,
   RequestOptions,
 } from "../inference.js";
+import type { MetricsSnapshot } from "../metrics/snapshot.js";
 import { shownSource } from "../model.js";
 import type { DeviceInfo, LoadPlan, MemoryBudget, MemoryReport, ModelId, ModelInfo, ModelSource } from "../model.js";
 import { infoOf } from "../table/entry.js";
@@ -36,6 +37,7 @@ import type { Take } from "./inference-calls.js";
 import { claimsAsOf } from "./memory/budget.js";
 import { memoryReport } from "./memory/report.js";
 import { planOf } from "./memory/plan.js";
+import type { MetricsRecorder } from "./metrics/recorder.js";
 import { onAbort } from "./on-abort.js";
 import { ModelLease } from "./model-lease.js";
 import {
@@ -61,6 +63,7 @@ export interface ModelManagerInput {
   readonly clock: Clock;
   readonly logger: Logger;
   readonly events: ModelEvents;
+  readonly metrics: MetricsRecorder;
   readonly calls: Calls;
   readonly closed: Promise<CloseReason>;
   /** Throws once the supervisor is closing or has ended. */
@@ -206,6 +209,10 @@ export class ModelManagerClient implements ModelManager {
 
   tree(): SupervisionNode {
     return this.#input.describe();
+  }
+
+  metrics(): MetricsSnapshot {
+    return this.#input.metrics.snapshot(this.memory());
   }
 
   // inference: a table read and a lease, then straight to the backing

@@ -5,6 +5,7 @@ import { AlreadyStartedError, ClosedError, NotStartedError, isModelSupervisorErr
 import type { ModelSupervisorError } from "../errors.js";
 import { ModelEvents } from "../manager/emitter.js";
 import { unreleasedMemory } from "../manager/memory/report.js";
+import { MetricsRecorder } from "../manager/metrics/recorder.js";
 import { ModelManagerClient } from "../manager/model-manager.js";
 import { checkSupervisorOptions } from "../manager/options.js";
 import { TotalQueue } from "../manager/queue-limit.js";
@@ -65,6 +66,7 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
   const logger = safeLogger(options.logger ?? DEFAULT_LOGGER);
   const { table, writer } = createModelTable(await backend.devices());
   const events = new ModelEvents(logger, name);
+  const metrics = new MetricsRecorder(table);
   const tree = new Tree({
     name,
     table,
@@ -82,7 +84,10 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     declarations: new Map(declarations.map((declaration) => [declaration.id, declaration])),
     clock,
     logger,
-    notify: (notice) => events.emit(notice),
+    notify: (notice) => {
+      metrics.observe(notice);
+      events.emit(notice);
+    },
   });
 
   let refusal: ModelSupervisorError | undefined;
@@ -103,6 +108,7 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     clock,
     logger,
     events,
+    metrics,
     closed,
     calls: tree.calls,
     describe: () => tree.describe(),
