@@ -75,13 +75,15 @@ describe("collectMetrics", () => {
     const { values } = await scrape(collectMetrics(pretended("s", snapshotOf("m"))).registry);
 
     const model = 'supervisor="s",model="m"';
-    const histograms = Object.entries({ load: 1, cold_start: 2, queue: 3, eviction_idle: 4 }).flatMap(([name, first]) => [
-      [`model_supervisor_${name}_seconds_bucket{le="0.5",${model}}`, first],
-      [`model_supervisor_${name}_seconds_bucket{le="2",${model}}`, first + 10],
-      [`model_supervisor_${name}_seconds_bucket{le="+Inf",${model}}`, first + 100],
-      [`model_supervisor_${name}_seconds_sum{${model}}`, first + 0.25],
-      [`model_supervisor_${name}_seconds_count{${model}}`, first + 100],
-    ]);
+    const histograms = Object.entries({ load: 1, cold_start: 2, queue: 3, eviction_idle: 4 }).flatMap(
+      ([name, first]) => [
+        [`model_supervisor_${name}_seconds_bucket{le="0.5",${model}}`, first],
+        [`model_supervisor_${name}_seconds_bucket{le="2",${model}}`, first + 10],
+        [`model_supervisor_${name}_seconds_bucket{le="+Inf",${model}}`, first + 100],
+        [`model_supervisor_${name}_seconds_sum{${model}}`, first + 0.25],
+        [`model_supervisor_${name}_seconds_count{${model}}`, first + 100],
+      ],
+    );
     expect(values).toEqual({
       [`model_supervisor_loads_total{${model},trigger="eager"}`]: 11,
       [`model_supervisor_loads_total{${model},trigger="request"}`]: 12,
@@ -219,7 +221,7 @@ describe("collectMetrics", () => {
       refusal("one without a metric named model_supervisor_loads_total"),
     );
     expect(foreign.getMetricsAsArray()).toHaveLength(1);
-    expect(() => collectMetrics(manager, Object.assign({}, { registery: foreign }))).toThrow(
+    expect(() => collectMetrics(manager, Object.assign({ registry }, { registery: foreign }))).toThrow(
       expect.objectContaining({ code: "invalid_option", option: "registery" }),
     );
   });

@@ -50,7 +50,7 @@ export class MetricsRecorder {
       case "model:unloading": {
         const { modelId, reason, idleMs } = notice.payload;
         const counts = this.#of(modelId);
-        // admission is closed: the peak of this life is final, and the last look at it
+        // the last look at this life's peak: only calls of leases that are still out could raise it after this
         this.#keepPeak(modelId, counts);
         if (reason === "eviction") counts.evictionIdleSeconds.observe(idleMs);
         break;

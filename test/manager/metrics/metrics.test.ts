@@ -82,7 +82,10 @@ describe("metrics", () => {
     await settle();
 
     expect(models.list()).toEqual(before);
-    expect(before).toMatchObject([{ id: "idle", status: "registered" }, { id: "a", lastUsedAt: 0 }]);
+    expect(before).toMatchObject([
+      { id: "idle", status: "registered" },
+      { id: "a", lastUsedAt: 0 },
+    ]);
     expect(backend.log).toEqual(["start idle", "dispose idle", "start a"]);
   });
 

@@ -87,13 +87,16 @@ describe("the recorder", () => {
     expect(numbers?.loadSeconds).toMatchObject({ sum: 2.5, count: 2 });
   });
 
-  it.each(["caller", "ttl", "eviction", "close"] as const)("counts an unload by %s when the memory is free", (reason) => {
-    expect(after(loading(), ready(1), unloading(reason))?.unloads).toEqual(noUnloads);
-    expect(after(loading(), ready(1), unloading(reason), unloaded(reason))?.unloads).toEqual({
-      ...noUnloads,
-      [reason]: 1,
-    });
-  });
+  it.each(["caller", "ttl", "eviction", "close"] as const)(
+    "counts an unload by %s when the memory is free",
+    (reason) => {
+      expect(after(loading(), ready(1), unloading(reason))?.unloads).toEqual(noUnloads);
+      expect(after(loading(), ready(1), unloading(reason), unloaded(reason))?.unloads).toEqual({
+        ...noUnloads,
+        [reason]: 1,
+      });
+    },
+  );
 
   it("tells how long a model was idle when it was evicted, and no other unload", () => {
     const evicted = after(loading(), ready(1), unloading("eviction", 90_000), unloaded("eviction"));
@@ -132,7 +135,12 @@ describe("the recorder", () => {
     [
       "an unload after a failed one, once, and one load",
       [loading(), ready(1), unloading("caller"), ready(), unloading("caller"), unloaded("caller")],
-      { failedLoads: 0, cancelledLoads: 0, unloads: { ...noUnloads, caller: 1 }, loads: { eager: 0, request: 0, call: 1 } },
+      {
+        failedLoads: 0,
+        cancelledLoads: 0,
+        unloads: { ...noUnloads, caller: 1 },
+        loads: { eager: 0, request: 0, call: 1 },
+      },
     ],
     [
       "what an earlier life says late, not as the end of this load",
@@ -195,6 +203,7 @@ describe("the recorder", () => {
 
     recorder.requestEnded(modelId, "done", 7);
     recorder.observe(crashed);
+    recorder.observe(loading(2));
 
     expect(JSON.parse(text)).toEqual(first);
     expect(JSON.stringify(first)).toBe(text);
