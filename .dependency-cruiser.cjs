@@ -71,7 +71,7 @@ module.exports = {
     never(
       "metrics-adapter-rests-on-the-public-surface",
       { path: "^src/metrics/", pathNot: "^src/metrics/snapshot\\.ts$" },
-      { pathNot: "^(src/metrics/|src/index\\.ts$|node_modules/prom-client/)" },
+      { pathNot: "(^src/metrics/|^src/index\\.ts$|node_modules/prom-client/)" },
       "What it does, an application could do for another registry.",
     ),
     never(
