@@ -24,7 +24,7 @@ export interface ModelMetrics {
   readonly joinedLoads: number;
   /** How long loads took that made the model ready, waits for room included. */
   readonly loadSeconds: SecondsHistogram;
-  /** How long requests waited for a load. */
+  /** How long requests waited that had to wait for their model, and got it. */
   readonly coldStartSeconds: SecondsHistogram;
   /** How long requests waited for a slot. Of generations and chats that came to their end. */
   readonly queueSeconds: SecondsHistogram;
@@ -32,7 +32,7 @@ export interface ModelMetrics {
   readonly unloads: Readonly<Record<UnloadReason | "crash", number>>;
   /** How long the model had been idle when it was evicted. */
   readonly evictionIdleSeconds: SecondsHistogram;
-  /** Requests that are over. `aborted`: by their caller, their consumer, a time limit or an unload. */
+  /** Requests that had the model and are over. `aborted`: by their caller, their consumer, a time limit or an unload. */
   readonly requests: Readonly<Record<"done" | "aborted" | "failed", number>>;
   /** Requests and leases that hold the model now. */
   readonly inFlight: number;

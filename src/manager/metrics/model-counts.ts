@@ -19,13 +19,12 @@ export class ModelCounts {
   failedLoads = 0;
   cancelledLoads = 0;
   joinedLoads = 0;
-  /** Of lives that are over. */
+  /** As far as it was looked at. */
   peakInFlight = 0;
   /** The life that is being loaded: tells a load that ends from a model that ends. */
   loading: number | undefined;
 
-  /** `now`: of the lives that are not over. */
-  snapshot(modelId: ModelId, now: { readonly inFlight: number; readonly peakInFlight: number }): ModelMetrics {
+  snapshot(modelId: ModelId, inFlight: number): ModelMetrics {
     return {
       modelId,
       loads: { ...this.loads },
@@ -38,8 +37,8 @@ export class ModelCounts {
       unloads: { ...this.unloads },
       evictionIdleSeconds: this.evictionIdleSeconds.snapshot(),
       requests: { ...this.requests },
-      inFlight: now.inFlight,
-      peakInFlight: Math.max(this.peakInFlight, now.peakInFlight),
+      inFlight,
+      peakInFlight: this.peakInFlight,
     };
   }
 }

@@ -28,7 +28,7 @@ export class MetricsRecorder {
       case "model:registered":
       case "model:lost": {
         const { modelId } = notice.payload;
-        this.#keepPeak(modelId, this.#of(modelId));
+        this.#look(modelId, this.#of(modelId));
         break;
       }
       case "model:loading": {
@@ -51,7 +51,7 @@ export class MetricsRecorder {
         const { modelId, reason, idleMs } = notice.payload;
         const counts = this.#of(modelId);
         // the last look at this life's peak: only calls of leases that are still out could raise it after this
-        this.#keepPeak(modelId, counts);
+        this.#look(modelId, counts);
         if (reason === "eviction") counts.evictionIdleSeconds.observe(idleMs);
         break;
       }
@@ -65,7 +65,7 @@ export class MetricsRecorder {
       case "model:error": {
         const { modelId, incarnation, error } = notice.payload;
         const counts = this.#of(modelId);
-        this.#keepPeak(modelId, counts);
+        this.#look(modelId, counts);
         if (endsLoad(counts, incarnation)) counts.failedLoads += 1;
         else if (error.code === "backing_crashed") counts.unloads.crash += 1;
         break;
@@ -84,12 +84,12 @@ export class MetricsRecorder {
     this.#of(modelId).joinedLoads += 1;
   }
 
-  /** A request that waited for a load has its model, or the load has failed. */
+  /** A request that had to wait for its model has it. */
   coldStart(modelId: ModelId, waitMs: number): void {
     this.#of(modelId).coldStartSeconds.observe(waitMs);
   }
 
-  /** A request is over. `queueMs`: how long it waited for a slot, where that is known. */
+  /** A request that had the model is over. `queueMs`: how long it waited for a slot, where that is known. */
   requestEnded(modelId: ModelId, outcome: RequestOutcome["outcome"], queueMs?: number): void {
     const counts = this.#of(modelId);
     counts.requests[outcome] += 1;
@@ -98,7 +98,7 @@ export class MetricsRecorder {
 
   snapshot(memory: MemoryReport): MetricsSnapshot {
     return {
-      models: [...this.#models].map(([id, counts]) => counts.snapshot(id, this.#inFlight(id))),
+      models: [...this.#models].map(([id, counts]) => counts.snapshot(id, this.#look(id, counts))),
       devices: memory.devices.map((device) => ({ ...device, refusals: this.#refusals.get(device.device) ?? 0 })),
     };
   }
@@ -120,20 +120,18 @@ export class MetricsRecorder {
     }
   }
 
-  #keepPeak(modelId: ModelId, counts: ModelCounts): void {
-    counts.peakInFlight = Math.max(counts.peakInFlight, this.#inFlight(modelId).peakInFlight);
-  }
-
-  /** Of every life that still holds memory: after a crash leases may be out on one that has no row any more. */
-  #inFlight(modelId: ModelId): { readonly inFlight: number; readonly peakInFlight: number } {
+  /**
+   * Reads the leases that are out, and keeps their peak. Of every life that still holds memory: after a crash leases may be
+   * out on one that has no row any more.
+   */
+  #look(modelId: ModelId, counts: ModelCounts): number {
     let inFlight = 0;
-    let peakInFlight = 0;
     for (const { modelId: owner, live } of this.#table.reservations()) {
       if (owner !== modelId || live === undefined) continue;
       inFlight += live.block.leases;
-      peakInFlight = Math.max(peakInFlight, live.block.peakLeases);
+      counts.peakInFlight = Math.max(counts.peakInFlight, live.block.peakLeases);
     }
-    return { inFlight, peakInFlight };
+    return inFlight;
   }
 }
 

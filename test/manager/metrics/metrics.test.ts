@@ -29,6 +29,23 @@ describe("metrics", () => {
     expect(of(models, "a")).toMatchObject({ inFlight: 0, peakInFlight: 3 });
   });
 
+  it("keeps the peak of a life that was not looked at before its end, by unload or crash", async () => {
+    const { models, backend } = await startTestSupervisor();
+    for (const id of ["unloaded", "crashed"]) {
+      await models.load(id, "a.gguf");
+      await Promise.all([models.generate(id, "one"), models.generate(id, "two")]);
+    }
+    await models.unload("unloaded");
+    backend.crash("crashed");
+    await settle();
+
+    expect(backend.liveCopies).toBe(0);
+    expect(models.metrics().models).toMatchObject([
+      { modelId: "unloaded", inFlight: 0, peakInFlight: 2 },
+      { modelId: "crashed", inFlight: 0, peakInFlight: 2 },
+    ]);
+  });
+
   it("counts a lease on a crashed model until it is released, and the crash once", async () => {
     const { models, backend } = await startTestSupervisor();
     await models.load("a", "a.gguf");
