@@ -14,7 +14,7 @@ module.exports = {
     never("domain-words-import-nothing", src("model\\.ts$"), {}, "The words of the domain rest on nothing."),
     never(
       "leaves-import-words-only",
-      src("(errors|inference|backends/backend)\\.ts$"),
+      src("(errors|inference|backends/backend|metrics/snapshot)\\.ts$"),
       { pathNot: "^src/(model|inference)\\.ts$" },
       "Errors and the port rest on the domain words.",
     ),
@@ -27,7 +27,7 @@ module.exports = {
     never(
       "pure-files",
       src(
-        "(manager/(decide|decide-fact|decision|backoff|profile)\\.ts|table/expiry\\.ts|backends/node-llama-cpp/(scheduler/.+|layout/layout)\\.ts|manager/memory/(budget|eviction|placement|plan|room|size)\\.ts|supervisor/restart-intensity\\.ts)$",
+        "(manager/(decide|decide-fact|decision|backoff|profile)\\.ts|manager/metrics/.+|table/expiry\\.ts|backends/node-llama-cpp/(scheduler/.+|layout/layout)\\.ts|manager/memory/(budget|eviction|placement|plan|room|size)\\.ts|supervisor/restart-intensity\\.ts)$",
       ),
       { path: "(node_modules|^node:|^(fs|os|path|timers)$)" },
       "Decisions are pure: no xstate, node modules, clocks or random.",
@@ -67,6 +67,18 @@ module.exports = {
       src("testing/"),
       { path: "^src/", pathNot: "^src/(testing/|model\\.ts|errors\\.ts|inference\\.ts|backends/backend\\.ts)" },
       "The fake is a backend like any other.",
+    ),
+    never(
+      "metrics-adapter-rests-on-the-public-surface",
+      { path: "^src/metrics/", pathNot: "^src/metrics/snapshot\\.ts$" },
+      { pathNot: "(^src/metrics/|^src/index\\.ts$|node_modules/prom-client/)" },
+      "What it does, an application could do for another registry.",
+    ),
+    never(
+      "prom-client-in-its-folder",
+      { path: "^src/", pathNot: "^src/metrics/" },
+      { path: "(node_modules/prom-client|^src/metrics/(?!snapshot\\.ts$))" },
+      "It is an optional peer: the rest works without it.",
     ),
     never(
       "xstate-in-the-tree",

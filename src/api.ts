@@ -21,6 +21,7 @@ import type {
   Usage,
   WaitOptions,
 } from "./inference.js";
+import type { MetricsSnapshot } from "./metrics/snapshot.js";
 import type {
   Capability,
   Device,
@@ -376,6 +377,8 @@ export interface ModelManager extends AsyncDisposable {
   memory(): MemoryReport;
   /** The actors that run now. */
   tree(): SupervisionNode;
+  /** What has happened since the start, counted; `model-supervisor/metrics` gives it to Prometheus. */
+  metrics(): MetricsSnapshot;
 
   /**
    * Goes on from a prompt as it is, without a chat template, and resolves to the whole text: 512 tokens at most, unless

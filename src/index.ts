@@ -98,6 +98,7 @@ export type {
   ToolMessage,
   Usage,
 } from "./inference.js";
+export type { DeviceMetrics, MetricsSnapshot, ModelMetrics, SecondsHistogram } from "./metrics/snapshot.js";
 export type {
   Capability,
   Device,
@@ -106,6 +107,7 @@ export type {
   ErrorInfo,
   LayoutMeasurement,
   LoadPlan,
+  LoadTrigger,
   MemoryBudget,
   MemoryReport,
   Mode,

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import * as surface from "../src/index.js";
+import * as metrics from "../src/metrics/index.js";
 import * as testing from "../src/testing/index.js";
 
 /** What can be imported is a promise: a name that appears or goes must be meant. */
@@ -38,6 +39,10 @@ describe("the public surface", () => {
       "isModelSupervisorError",
       "nodeLlamaCpp",
     ]);
+  });
+
+  it("of model-supervisor/metrics is exactly this", () => {
+    expect(Object.keys(metrics)).toEqual(["collectMetrics"]);
   });
 
   it("of model-supervisor/testing is exactly this", () => {

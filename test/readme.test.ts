@@ -46,6 +46,7 @@ describe("the README", () => {
     }
     const paths = {
       "model-supervisor": ["../../src/index.ts"],
+      "model-supervisor/metrics": ["../../src/metrics/index.ts"],
       "model-supervisor/testing": ["../../src/testing/index.ts"],
     };
     const config = {

@@ -23,6 +23,8 @@ import type { Abortable, LiveModel } from "../table/live-model.js";
 import type { ModelTable } from "../table/model-table.js";
 import type { DispatchOptions } from "./options.js";
 import type { Held } from "./protocol.js";
+import type { MetricsRecorder } from "./metrics/recorder.js";
+import { outcomeOf, queueMsOf } from "./request-events.js";
 import type { CallName, RequestEvents } from "./request-events.js";
 import { onAbort } from "./on-abort.js";
 
@@ -78,8 +80,7 @@ export type Work<T> = (backing: Backing, request: BackingRequest, entry: Entry) 
 export interface DispatchContext {
   readonly clock: Clock;
   readonly events: RequestEvents;
-  /** A request has waited for its model. */
-  readonly onWaited: (modelId: ModelId, waitedMs: number) => void;
+  readonly metrics: MetricsRecorder;
 }
 
 /** One inference call. */
@@ -123,7 +124,7 @@ export async function run<T>(target: Target, context: DispatchContext, call: Cal
     target
       .wait(request.signal)
       .then((got) => {
-        context.onWaited(modelId, clock.now() - since);
+        context.metrics.coldStart(modelId, clock.now() - since);
         request.phase = "queue";
         return perform(got, request, context, call, work, stop);
       }, failWith(stop))
@@ -142,7 +143,7 @@ function failWith(stop: () => void) {
 async function perform<T>(
   { entry, live }: Held,
   request: InFlightRequest,
-  { clock, events }: DispatchContext,
+  { clock, events, metrics }: DispatchContext,
   { name }: Call,
   work: Work<T>,
   stop: () => void,
@@ -163,10 +164,13 @@ async function perform<T>(
   } catch (error) {
     const reason = isModelSupervisorError(error) ? error : await engineError(error, live, modelId, incarnation);
     leave();
-    log?.failed(request.signal.aborted ? request.signal.reason : reason, request.phase);
+    const why: unknown = request.signal.aborted ? request.signal.reason : reason;
+    metrics.requestEnded(modelId, outcomeOf(why));
+    log?.failed(why, request.phase);
     throw reason;
   }
   leave();
+  metrics.requestEnded(modelId, "done", queueMsOf(value));
   log?.done(value);
   return value;
 }

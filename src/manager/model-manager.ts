@@ -25,6 +25,7 @@ import type {
   RequestOptions,
   WaitOptions,
 } from "../inference.js";
+import type { MetricsSnapshot } from "../metrics/snapshot.js";
 import { shownSource } from "../model.js";
 import type { DeviceInfo, LoadPlan, MemoryBudget, MemoryReport, ModelId, ModelInfo, ModelSource } from "../model.js";
 import { infoOf } from "../table/entry.js";
@@ -37,6 +38,7 @@ import { resolveBudget } from "./memory/budget.js";
 import { memoryReport } from "./memory/report.js";
 import { planOf } from "./memory/plan.js";
 import { tenantsOf } from "./memory/tenants.js";
+import type { MetricsRecorder } from "./metrics/recorder.js";
 import { isEager } from "./executor.js";
 import { ModelLease } from "./model-lease.js";
 import { ModelTarget } from "./model-target.js";
@@ -69,6 +71,7 @@ export interface ModelManagerInput {
   readonly clock: Clock;
   readonly logger: Logger;
   readonly events: ModelEvents;
+  readonly metrics: MetricsRecorder;
   readonly calls: Calls;
   readonly closed: Promise<CloseReason>;
   /** Throws once the supervisor is closing or has ended. */
@@ -83,8 +86,8 @@ export class ModelManagerClient implements ModelManager {
 
   constructor(input: ModelManagerInput) {
     this.#input = input;
-    const { clock, events } = input;
-    this.#inference = new InferenceCalls({ clock, events: new RequestEvents(events), onWaited: () => undefined });
+    const { clock, events, metrics } = input;
+    this.#inference = new InferenceCalls({ clock, events: new RequestEvents(events), metrics });
   }
 
   get name(): string {
@@ -228,6 +231,10 @@ export class ModelManagerClient implements ModelManager {
 
   tree(): SupervisionNode {
     return this.#input.describe();
+  }
+
+  metrics(): MetricsSnapshot {
+    return this.#input.metrics.snapshot(this.memory());
   }
 
   // inference: a table read and a lease, then straight to the backing

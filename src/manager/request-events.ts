@@ -44,11 +44,22 @@ export class RequestEvents {
       done: (result) => end({ outcome: "done", ...measuredOf(result) }),
       failed: (reason, phase) => {
         const code = isModelSupervisorError(reason) ? reason.code : undefined;
-        const isAbort = code === undefined || ABORTS.has(code);
-        end({ outcome: isAbort ? "aborted" : "failed", phase, ...(code !== undefined && { code }) });
+        end({ outcome: outcomeOf(reason), phase, ...(code !== undefined && { code }) });
       },
     };
   }
+}
+
+/** How a request ended that did not succeed. */
+export function outcomeOf(reason: unknown): "aborted" | "failed" {
+  return !isModelSupervisorError(reason) || ABORTS.has(reason.code) ? "aborted" : "failed";
+}
+
+/** How long a request waited for a slot, if its result says so. */
+export function queueMsOf(result: unknown): number | undefined {
+  if (typeof result !== "object" || result === null) return undefined;
+  const { timings }: Measured = result;
+  return timings?.queueMs;
 }
 
 /** The facts of a result, without what was said. */

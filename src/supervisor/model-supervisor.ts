@@ -12,6 +12,7 @@ import { AlreadyStartedError, ClosedError, NotStartedError, isModelSupervisorErr
 import type { ModelSupervisorError } from "../errors.js";
 import { ModelEvents } from "../manager/emitter.js";
 import { unreleasedMemory } from "../manager/memory/report.js";
+import { MetricsRecorder } from "../manager/metrics/recorder.js";
 import { ModelManagerClient } from "../manager/model-manager.js";
 import { checkSupervisorOptions, loadSettings } from "../manager/options.js";
 import type { Declared } from "../manager/protocol.js";
@@ -77,6 +78,7 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
   const logger = safeLogger(options.logger ?? DEFAULT_LOGGER);
   const { table, writer } = createModelTable(await backend.devices(), budget);
   const events = new ModelEvents(logger, name);
+  const metrics = new MetricsRecorder(table);
   const tree = new Tree({
     name,
     table,
@@ -96,8 +98,11 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     declarations: new Map(declarations.map((model) => [model.id, declared(model, defaultTtlMs)])),
     clock,
     logger,
-    notify: (notice) => events.emit(notice),
-    onJoined: () => undefined,
+    notify: (notice) => {
+      metrics.observe(notice);
+      events.emit(notice);
+    },
+    onJoined: (id) => metrics.joined(id),
   });
 
   let refusal: ModelSupervisorError | undefined;
@@ -120,6 +125,7 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     clock,
     logger,
     events,
+    metrics,
     closed,
     calls: tree.calls,
     describe: () => tree.describe(),

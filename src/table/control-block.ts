@@ -61,14 +61,15 @@ export class ControlBlock {
       this.#giveBack();
       return false;
     }
-    if (leases > (words[PEAK_LEASES] ?? 0)) Atomics.store(words, PEAK_LEASES, leases);
+    this.#raisePeak(leases);
     this.#lastUse[0] = now;
     return true;
   }
 
   /** Adds a lease for a caller who holds one already, whatever the state: draining waits for both. */
   retain(): void {
-    if (Atomics.add(this.#words, LEASES, 1) > 0) return;
+    const leases = Atomics.add(this.#words, LEASES, 1) + 1;
+    if (leases > 1) return this.#raisePeak(leases);
     Atomics.sub(this.#words, LEASES, 1);
     throw new TypeError("A lease was retained that is not held.");
   }
@@ -77,6 +78,10 @@ export class ControlBlock {
   release(now: number): void {
     this.#lastUse[0] = now;
     this.#giveBack();
+  }
+
+  #raisePeak(leases: number): void {
+    if (leases > (this.#words[PEAK_LEASES] ?? 0)) Atomics.store(this.#words, PEAK_LEASES, leases);
   }
 
   #giveBack(): void {

@@ -1,5 +1,6 @@
 import { DEFAULT_MODEL, ModelSupervisor, isModelSupervisorError, nodeLlamaCpp } from "model-supervisor";
-import type { ModelManager } from "model-supervisor";
+import type { MetricsSnapshot, ModelManager } from "model-supervisor";
+import { collectMetrics } from "model-supervisor/metrics";
 import { FakeBackend, makeRecitingModel, SimulatedClock } from "model-supervisor/testing";
 
 export async function use(models: ModelManager): Promise<string> {
@@ -12,4 +13,11 @@ export async function use(models: ModelManager): Promise<string> {
     if (isModelSupervisorError(error, "queue_full")) return `${error.queued} of ${error.limit}`;
     return models.name;
   }
+}
+
+export async function scrape(models: ModelManager): Promise<{ text: string; snapshot: MetricsSnapshot }> {
+  const { registry, unregister } = collectMetrics(models);
+  const text = await registry.metrics();
+  unregister();
+  return { text, snapshot: models.metrics() };
 }

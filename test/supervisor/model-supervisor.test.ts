@@ -2,16 +2,9 @@ import { describe, expect, it, vi } from "vitest";
 import { ModelSupervisor, SupervisorExhaustedError } from "../../src/index.js";
 import { Executor } from "../../src/manager/executor.js";
 import { FakeBackend } from "../../src/testing/index.js";
-import { rejection, settle, startTestSupervisor } from "../support/test-supervisor.js";
+import { breakManagerOnce, rejection, settle, startTestSupervisor } from "../support/test-supervisor.js";
 
 const GB = 1e9;
-
-/** Makes the manager die of a bug at the next event. */
-function breakManagerOnce(): void {
-  vi.spyOn(Executor.prototype, "handle").mockImplementationOnce(() => {
-    throw new Error("a bug in the manager");
-  });
-}
 
 describe("ModelSupervisor.start and get", () => {
   it("refuse a second start under one name, also while the first is under way; other names live side by side", async () => {

@@ -1,7 +1,8 @@
 import { SimulatedClock } from "xstate";
-import { onTestFinished } from "vitest";
+import { onTestFinished, vi } from "vitest";
 import { ModelSupervisor } from "../../src/index.js";
 import type { ModelManager, ModelSupervisorOptions } from "../../src/index.js";
+import { Executor } from "../../src/manager/executor.js";
 import { FakeBackend } from "../../src/testing/index.js";
 import type { FakeBackendOptions } from "../../src/testing/index.js";
 
@@ -49,6 +50,13 @@ export async function startTestSupervisor(
 /** Lets everything run that can run without time or gates. */
 export async function settle(): Promise<void> {
   for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setImmediate(resolve));
+}
+
+/** Makes the manager die of a bug at the next event. */
+export function breakManagerOnce(): void {
+  vi.spyOn(Executor.prototype, "handle").mockImplementationOnce(() => {
+    throw new Error("a bug in the manager");
+  });
 }
 
 /** The code of the typed error that a promise rejects with; fails the test if it resolves. */

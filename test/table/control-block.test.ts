@@ -27,6 +27,16 @@ describe("ControlBlock", () => {
     expect([block.leases, block.peakLeases, block.lastUsedAt]).toEqual([1, 2, 20]);
   });
 
+  it("remembers the peak of leases that were added to a lease as well", () => {
+    const block = readyBlock();
+    block.acquire(1);
+
+    block.retain();
+    block.release(2);
+
+    expect([block.leases, block.peakLeases]).toEqual([1, 2]);
+  });
+
   it("admits nobody once admission is closed, while leases that are out stay out", () => {
     const block = readyBlock();
     block.acquire(1);
