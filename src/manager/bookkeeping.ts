@@ -57,22 +57,17 @@ export class Bookkeeping {
     this.#busy.delete(key);
     this.#orphans.delete(key);
     const claim = table.reservation(id, incarnation);
-    switch (fact.type) {
-      case "load.done": {
-        const { devices, asOf } = fact.seen;
-        const before = table.measuredCount();
-        if (claim) writer.reserve({ ...claim, ...fact.measured, measured: true, number: before + 1, live: fact.live });
-        // what was seen as free is without this model, and without any that was measured before it was looked at
-        writer.setDevices(devices, asOf === before ? table.measuredCount() : asOf);
-        break;
-      }
-      case "dispose.failed":
-        if (claim) writer.reserve({ ...claim, stuck: true });
-        break;
-      case "memory.released":
-        writer.unreserve(id, incarnation);
-        if (fact.seen) writer.setDevices(fact.seen.devices, fact.seen.asOf);
-        break;
+    if (fact.type === "load.done") {
+      const { devices, asOf } = fact.seen;
+      const before = table.measuredCount();
+      if (claim) writer.reserve({ ...claim, ...fact.measured, measured: true, number: before + 1, live: fact.live });
+      // what was seen as free is without this model, and without any that was measured before it was looked at
+      writer.setDevices(devices, asOf === before ? table.measuredCount() : asOf);
+    }
+    if (fact.type === "dispose.failed" && claim) writer.reserve({ ...claim, stuck: true });
+    if (fact.type === "memory.released") {
+      writer.unreserve(id, incarnation);
+      if (fact.seen) writer.setDevices(fact.seen.devices, fact.seen.asOf);
     }
   }
 }

@@ -71,7 +71,7 @@ function checkSizes({ parallel, contextSize }: ModelProfile): void {
   throw new InvalidOptionError("contextSize", expected, `${contextSize} × ${parallel}`);
 }
 
-export function generationBatch(profile: ModelProfile, sequences: number): number {
+function generationBatch(profile: ModelProfile, sequences: number): number {
   const batchSize = Math.min(profile.batchSize ?? DEFAULT_BATCH_SIZE, profile.contextSize * sequences);
   // Every slot must be able to advance in every step.
   return Math.max(batchSize, sequences);

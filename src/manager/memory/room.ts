@@ -22,7 +22,7 @@ export interface Tenant extends Claim {
 }
 
 /** A load that came earlier and waits for room. */
-export interface Earlier {
+interface Earlier {
   readonly placement: Placement;
   /** It counts on models that are busy now; else on what is leaving. */
   readonly needsBusy: boolean;
