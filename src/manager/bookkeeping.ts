@@ -55,7 +55,18 @@ export class Bookkeeping {
   }
 
   /** Check and claim in one step, so that of two loads racing for the last bytes exactly one gets them. */
-  reserve({ id, incarnation, model, profile, estimate, placement, devices, asOf, reply }: ReserveRequest): void {
+  reserve({
+    id,
+    incarnation,
+    model,
+    profile,
+    estimate,
+    placement,
+    shared,
+    devices,
+    asOf,
+    reply,
+  }: ReserveRequest): void {
     const { table, writer, budget, notify } = this.#input;
     const row = table.get(id);
     if (row === undefined || row.incarnation !== incarnation || row.status !== "loading") {
@@ -63,7 +74,7 @@ export class Bookkeeping {
       return;
     }
     writer.setDevices(devices);
-    const fit = checkFit(placement, resolveBudget(budget, devices), claimsAsOf(table.reservations(), asOf));
+    const fit = checkFit({ placement, shared }, resolveBudget(budget, devices), claimsAsOf(table.reservations(), asOf));
     if (!fit.fits) {
       const { device, requiredBytes, availableBytes } = fit;
       notify({ name: "budget:refused", payload: { modelId: id, device, requiredBytes, availableBytes } });
@@ -77,6 +88,7 @@ export class Bookkeeping {
       incarnation,
       placement,
       mappedBytes,
+      shared,
       measured: false,
       number,
       live: undefined,

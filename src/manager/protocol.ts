@@ -3,7 +3,7 @@ import type { LoadProgress } from "../api.js";
 import type { BackingExit, Estimate, ModelProfile, ResolvedModel } from "../backends/backend.js";
 import type { ModelSupervisorError } from "../errors.js";
 import type { DeviceInfo, ModelId, ModelInfo, ModelSource, Placement, UnloadReason } from "../model.js";
-import type { LoadSettings } from "../table/entry.js";
+import type { LoadSettings, SharedPart } from "../table/entry.js";
 import type { LiveModel } from "../table/live-model.js";
 
 /** How a command is answered; called once, as the last thing. */
@@ -42,6 +42,7 @@ export type LifecycleCommand =
 interface Measured {
   readonly placement: Placement;
   readonly mappedBytes: number;
+  readonly shared?: SharedPart | undefined;
 }
 
 /** Facts that the status table decides. */
@@ -71,6 +72,7 @@ export interface ReserveRequest extends Life {
   readonly profile: ModelProfile;
   readonly estimate: Estimate;
   readonly placement: Placement;
+  readonly shared?: SharedPart | undefined;
   readonly devices: readonly DeviceInfo[];
   /** `measuredCount` of the table before the devices were looked at. */
   readonly asOf: number;

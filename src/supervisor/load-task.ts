@@ -1,7 +1,7 @@
 import type { Clock, LoadProgress } from "../api.js";
 import type { Backend, Backing, QueueLimit, StepListener } from "../backends/backend.js";
 import { DisposeFailedError, isModelSupervisorError } from "../errors.js";
-import { placementOf } from "../manager/memory/placement.js";
+import { claimOf } from "../manager/memory/placement.js";
 import { checkNeed, loadError, planLoad } from "../manager/plan-load.js";
 import type { PlannedLoad } from "../manager/plan-load.js";
 import type { Life, LifecycleFact, ReserveRequest } from "../manager/protocol.js";
@@ -71,7 +71,7 @@ export async function loadTask(
   try {
     const held = backing.memory();
     checkNeed(source, held);
-    const measured = { placement: placementOf(held, settings.engine, plan.devices), mappedBytes: held.mappedBytes };
+    const measured = claimOf(held, settings.engine, plan.devices);
     const devices = await context.backend.devices();
     return [{ ...life, type: "load.done", live: new LiveModel(backing), measured, at: context.clock.now(), devices }];
   } catch (error) {
