@@ -272,12 +272,19 @@ describe("exited", () => {
     await expect(backing.exited).resolves.toMatchObject({ reason: "crashed" });
   });
 
-  it("leaves other models alone", async () => {
-    const [one, other] = [await start(random), await start(random)];
+  it("takes those down whose weights are the same object, and leaves other models alone", async () => {
+    const [one, same, other] = [await start(random), await start(random), await start(encoder)];
     if (one.native instanceof LlamaModel) await one.native.dispose();
-    await one.exited;
 
-    await expect(method(other, "generate")("hello", { ...GREEDY, maxTokens: 3 }, request())).resolves.toBeDefined();
+    await expect(Promise.all([one.exited, same.exited])).resolves.toMatchObject([
+      { reason: "crashed" },
+      { reason: "crashed" },
+    ]);
+    await expect(method(other, "embed")(["hello"], "refuse", request())).resolves.toBeDefined();
+    // the next one does not get the disposed object
+    await Promise.all([one.dispose(), same.dispose()]);
+    const next = await start(random);
+    await expect(method(next, "generate")("hello", { ...GREEDY, maxTokens: 3 }, request())).resolves.toBeDefined();
   });
 });
 
