@@ -125,7 +125,10 @@ export interface ModelInfo {
   readonly source: ModelSource;
   /** Size of the model's files. */
   readonly sizeBytes: number | undefined;
-  /** Bytes per device that are reserved for this model; after the load, what the engine reports. */
+  /**
+   * Bytes per device that are reserved for this model; after the load, what the engine reports. Weights that other models
+   * have as well are in the placement of each of them, and in {@link MemoryReport} once.
+   */
   readonly placement: Placement;
   /** True when `placement` is what the engine reported after the load, false while it is an estimate. */
   readonly measured: boolean;
@@ -156,7 +159,7 @@ export interface DeviceMemory {
   readonly device: Device;
   /** What the budget allows; `null` = unlimited. */
   readonly limitBytes: number | null;
-  /** Claimed by loads under way, resident models, and models whose memory is not free yet. */
+  /** Claimed by loads under way, resident models, and models whose memory is not free yet; shared weights once. */
   readonly reservedBytes: number;
   /** The part of `reservedBytes` that the engine has reported after a load. */
   readonly measuredBytes: number;
@@ -186,7 +189,7 @@ export interface LoadPlan {
   readonly placement: Placement;
   /** The first device that does not fit; absent when everything fits. */
   readonly device?: Device;
-  /** On `device`, or summed over all devices when everything fits. */
+  /** On `device`, or summed over all devices when everything fits. Weights that are in memory already are not required. */
   readonly requiredBytes: number;
   /** On `device`, or on the fullest device used when everything fits; `null` = unlimited. */
   readonly availableBytes: number | null;

@@ -144,11 +144,11 @@ describe("a model whose weights are another's as well", () => {
     const listeners = () => (shared instanceof LlamaModel ? shared.onDispose.listenerCount : NaN);
     const before = listeners();
     const running = models.generate("a", "the cat", { ...greedy, maxTokens: 600 });
-    let isRunning = true;
-    void running.finally(() => (isRunning = false));
+    const end = new AbortController();
+    void running.finally(() => end.abort());
 
     let rounds = 0;
-    for (; isRunning; rounds++) {
+    for (; !end.signal.aborted; rounds++) {
       await models.load("b", file("random.gguf"), { contextSize: 64, capabilities: ["embed"] });
       const texts = Array.from({ length: 8 }, (_, index) => `text number ${index}`);
       const embedding = models.embedMany("b", texts).catch(() => undefined);

@@ -8,7 +8,7 @@ import type {
 } from "node-llama-cpp";
 import type { EngineOptions } from "../backend.js";
 import type { ContextPlan } from "./context-plan.js";
-import { kvTypeOf } from "./memory-estimate.js";
+import { kvTypeOf } from "./kv-type.js";
 import { guardSampling } from "./sampling-guard.js";
 
 /** What a context holds, in bytes. */

@@ -6,21 +6,19 @@
  * `useMmap` is never passed: an estimate that passed it has aborted the process (node-llama-cpp #637); left out, the
  * engine takes what it will load with.
  */
-import type { GgufInsights, GgufInsightsResourceRequirements, GgmlType, Llama } from "node-llama-cpp";
+import type { GgufInsights, GgufInsightsResourceRequirements, Llama } from "node-llama-cpp";
 import { EstimateFailedError, InvalidOptionError } from "../../errors.js";
 import type { EngineOptions, Estimate, ModelProfile } from "../backend.js";
 import { contextPlans, type ContextPlan } from "./context-plan.js";
 import type { EngineParts } from "./engine-parts.js";
 import type { GgufModel } from "./gguf-file.js";
+import { kvTypeOf } from "./kv-type.js";
 import { possibleSpreads } from "./layout/choose-layout.js";
 import type { Spread } from "./layout/layout.js";
 import type { WantedWeights } from "./shared-weights.js";
 
 /** No machine has more; a figure beyond it is nonsense, for instance from a damaged header. */
 const ABSURD_BYTES = 2 ** 50;
-
-/** The names of the KV cache's types in the engine. */
-const KV_TYPES = { f16: "F16", q8_0: "Q8_0", q4_0: "Q4_0" } as const;
 
 /** Numbers in a block of a quantized KV cache. */
 const KV_BLOCK = 32;
@@ -158,12 +156,6 @@ export function checkOptions(profile: EngineOptions, facts: GgufInsights, llama:
       profile.kvCacheType,
     );
   }
-}
-
-export async function kvTypeOf(profile: EngineOptions): Promise<GgmlType | undefined> {
-  if (profile.kvCacheType === undefined) return undefined;
-  const library = await import("node-llama-cpp");
-  return library.GgmlType[KV_TYPES[profile.kvCacheType]];
 }
 
 function checked(
