@@ -282,7 +282,10 @@ export interface GenerationStream<Result extends GenerateResult = GenerateResult
 export interface Lease extends Disposable {
   readonly modelId: ModelId;
   readonly incarnation: number;
-  /** The engine's own model object (for node-llama-cpp its `LlamaModel`), where it lives in this process. */
+  /**
+   * The engine's own model object (for node-llama-cpp its `LlamaModel`), where it lives in this process. Models that share
+   * their weights have the same one: whoever disposes it takes all of them down.
+   */
   readonly native: unknown;
   /** Like {@link ModelManager.generate}. */
   generate(prompt: string, options?: GenerateOptions): Promise<GenerateResult>;

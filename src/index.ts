@@ -35,6 +35,7 @@ export type {
   ResolveContext,
   ResolvedModel,
   Sampling,
+  SharedNeed,
   StartContext,
   StartSpec,
   StepListener,

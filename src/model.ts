@@ -128,7 +128,10 @@ export interface ModelInfo {
   readonly source: ModelSource;
   /** Size of the model's files. */
   readonly sizeBytes: number | undefined;
-  /** Bytes per device that are reserved for this model; after the load, what the engine reports. */
+  /**
+   * Bytes per device that are reserved for this model; after the load, what the engine reports. Weights that other models
+   * have as well are in the placement of each of them, and in {@link MemoryReport} once.
+   */
   readonly placement: Placement;
   /** True when `placement` is what the engine reported after the load, false while it is an estimate. */
   readonly measured: boolean;
@@ -162,7 +165,7 @@ export interface DeviceMemory {
   readonly device: Device;
   /** What the budget allows; `null` = unlimited. */
   readonly limitBytes: number | null;
-  /** Claimed by loads under way, resident models, and models whose memory is not free yet. */
+  /** Claimed by loads under way, resident models, and models whose memory is not free yet; shared weights once. */
   readonly reservedBytes: number;
   /** The part of `reservedBytes` that the engine has reported after a load. */
   readonly measuredBytes: number;
@@ -197,7 +200,7 @@ export interface LoadPlan {
   readonly device?: Device;
   /** The idle models that would be unloaded to make room. */
   readonly evict: readonly ModelId[];
-  /** On `device`, or summed over all devices when everything fits. */
+  /** On `device`, or summed over all devices when everything fits. Weights that are in memory already are not required. */
   readonly requiredBytes: number;
   /** On `device`, or on the fullest device used when everything fits; `null` = unlimited. */
   readonly availableBytes: number | null;

@@ -97,6 +97,16 @@ export interface MemoryNeed {
   readonly gpuContextBytes: number;
   /** The part of `ramBytes` that is a mapping of the model's file: the system counts such pages as free. */
   readonly mappedBytes: number;
+  /** Set where models may share their weights in memory: those are then counted once for all with one key. */
+  readonly shared?: SharedNeed | undefined;
+}
+
+/** The weights in a {@link MemoryNeed}: all of `gpuWeightsBytes` and `mappedBytes`, and of the RAM this much. */
+export interface SharedNeed {
+  /** The same key: the same bytes in memory, whoever else holds them. */
+  readonly key: string;
+  /** Part of the need's `ramBytes`. */
+  readonly ramBytes: number;
 }
 
 /** What a load will need. */

@@ -294,7 +294,7 @@ export class ModelManagerClient implements ModelManager {
     checkOpen();
     const settings = loadSettings(checkModelOptions(options), defaultTtlMs);
     const controller = new AbortController();
-    const { placement, profile, devices, asOf } = await planLoad({
+    const { placement, shared, profile, devices, asOf } = await planLoad({
       backend,
       budget: table.budget(),
       table,
@@ -307,7 +307,7 @@ export class ModelManagerClient implements ModelManager {
     }).finally(() => controller.abort());
     const pools = resolveBudget(table.budget(), devices);
     const tenants = tenantsOf(table, clock.now(), maxWaitMs, asOf);
-    return planOf(profile, { placement, pools, tenants, ahead: [] }, overBudget === "evict-idle");
+    return planOf(profile, { placement, shared, pools, tenants, ahead: [] }, overBudget === "evict-idle");
   }
 
   async devices(): Promise<readonly DeviceInfo[]> {

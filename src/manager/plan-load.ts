@@ -2,10 +2,10 @@ import type { Backend, Estimate, MemoryNeed, ModelProfile, ResolvedModel } from 
 import { EstimateFailedError, InvalidOptionError, LoadFailedError, isModelSupervisorError } from "../errors.js";
 import type { LoadPhase, ModelSupervisorError } from "../errors.js";
 import type { DeviceInfo, MemoryBudget, ModelId, ModelSource, Placement } from "../model.js";
-import type { LoadSettings } from "../table/entry.js";
+import type { LoadSettings, SharedPart } from "../table/entry.js";
 import type { ModelTable } from "../table/model-table.js";
 import { resolveBudget } from "./memory/budget.js";
-import { placementOf, placementProblem } from "./memory/placement.js";
+import { claimOf, placementProblem } from "./memory/placement.js";
 import { profileOf } from "./profile.js";
 
 /** What is known of a load before it touches the device: what `plan()` tells and a load claims. */
@@ -15,6 +15,7 @@ export interface PlannedLoad {
   readonly devices: readonly DeviceInfo[];
   readonly estimate: Estimate;
   readonly placement: Placement;
+  readonly shared?: SharedPart | undefined;
   /** `measuredCount` of the table before the devices were looked at. */
   readonly asOf: number;
 }
@@ -52,7 +53,8 @@ export async function planLoad(input: {
     const asOf = table.measuredCount();
     const devices = await backend.devices();
     checkPlacement(settings, devices);
-    return { model, profile, devices, asOf, estimate, placement: placementOf(estimate, settings.engine, devices) };
+    const { placement, shared } = claimOf(estimate, settings.engine, devices);
+    return { model, profile, devices, asOf, estimate, placement, shared };
   } catch (error) {
     throw signal.aborted ? signal.reason : loadError(id, phase, error);
   }
@@ -90,4 +92,7 @@ export function checkNeed(source: ModelSource, need: MemoryNeed): void {
     if (Number.isFinite(bytes) && bytes >= 0 && bytes < ABSURD_BYTES) continue;
     throw new EstimateFailedError(source, `${name} came out as ${bytes}`);
   }
+  const { shared, ramBytes } = need;
+  if (shared === undefined || (shared.ramBytes >= 0 && shared.ramBytes <= ramBytes)) return;
+  throw new EstimateFailedError(source, `shared.ramBytes came out as ${shared.ramBytes}, of ${ramBytes} in RAM`);
 }

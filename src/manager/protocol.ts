@@ -12,7 +12,7 @@ import type {
   Placement,
   UnloadReason,
 } from "../model.js";
-import type { Entry, LoadSettings } from "../table/entry.js";
+import type { Entry, LoadSettings, SharedPart } from "../table/entry.js";
 import type { LiveModel } from "../table/live-model.js";
 
 /** How a command is answered; called once, as the last thing. */
@@ -66,6 +66,7 @@ export type LifecycleCommand =
 interface Measured {
   readonly placement: Placement;
   readonly mappedBytes: number;
+  readonly shared?: SharedPart | undefined;
 }
 
 /** The machine's memory pools at one moment. */
@@ -104,6 +105,7 @@ export interface ReserveRequest extends Life, SeenDevices {
   readonly profile: ModelProfile;
   readonly estimate: Estimate;
   readonly placement: Placement;
+  readonly shared?: SharedPart | undefined;
   readonly reply: Reply<void>;
 }
 

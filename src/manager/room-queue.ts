@@ -138,7 +138,7 @@ export class RoomQueue {
     return true;
   }
 
-  #grant({ id, incarnation, model, profile, placement, estimate, reply }: ReserveRequest): void {
+  #grant({ id, incarnation, model, profile, placement, shared, estimate, reply }: ReserveRequest): void {
     const { table, writer } = this.#input;
     const row = table.get(id);
     if (row) writer.put({ ...row, model, profile });
@@ -146,6 +146,7 @@ export class RoomQueue {
       modelId: id,
       incarnation,
       placement,
+      shared,
       mappedBytes: estimate.mappedBytes,
       measured: false,
       number: table.measuredCount(),
@@ -161,14 +162,16 @@ export class RoomQueue {
     reply.fail(new InsufficientMemoryError(facts));
   }
 
-  #roomFor({ request: { placement } }: Claimant, ahead: readonly Claimant[]): RoomInput {
+  #roomFor({ request: { placement, shared } }: Claimant, ahead: readonly Claimant[]): RoomInput {
     const { table } = this.#input;
     return {
       placement,
+      shared,
       pools: resolveBudget(table.budget(), table.devices()),
       tenants: this.#tenants(),
-      ahead: ahead.map(({ request: { id, placement }, needsBusy }) => ({
+      ahead: ahead.map(({ request: { id, placement, shared }, needsBusy }) => ({
         placement,
+        shared,
         needsBusy,
         isEvictable: table.get(id)?.settings.residency.evictable ?? true,
       })),

@@ -2,7 +2,7 @@ import type { Clock, LoadProgress } from "../api.js";
 import type { Backend, Backing, QueueLimit, StepListener } from "../backends/backend.js";
 import { DisposeFailedError, isModelSupervisorError } from "../errors.js";
 import type { LoadPhase } from "../errors.js";
-import { placementOf } from "../manager/memory/placement.js";
+import { claimOf } from "../manager/memory/placement.js";
 import { checkNeed, loadError, planLoad } from "../manager/plan-load.js";
 import type { PlannedLoad } from "../manager/plan-load.js";
 import type { Life, LifecycleFact, MoreRoomRequest, ReserveRequest } from "../manager/protocol.js";
@@ -81,7 +81,7 @@ export async function loadTask(
     if (signal.aborted) return await giveBack(backing, life);
     const held = backing.memory();
     checkNeed(source, held);
-    const measured = { placement: placementOf(held, settings.engine, plan.devices), mappedBytes: held.mappedBytes };
+    const measured = claimOf(held, settings.engine, plan.devices);
     const asOf = table.measuredCount();
     const seen = { devices: await context.backend.devices(), asOf };
     return [{ ...life, type: "load.done", live: new LiveModel(backing), measured, at: clock.now(), seen }];

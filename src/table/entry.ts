@@ -89,6 +89,8 @@ export interface Reservation {
   readonly placement: Placement;
   /** Bytes of `placement.ram` that are a file mapping, which the system counts as free. */
   readonly mappedBytes: number;
+  /** The part that is counted once, however many hold it. */
+  readonly shared?: SharedPart | undefined;
   /** False while it is a claim of a load under way; true once the engine has reported what it holds. */
   readonly measured: boolean;
   /** How many reservations had been measured when this one was made or measured: tells what a look at the devices saw. */
@@ -97,6 +99,13 @@ export interface Reservation {
   readonly live: LiveModel | undefined;
   /** True once it has been said that this memory may never come back: nobody is to wait for it. */
   readonly stuck: boolean;
+}
+
+/** The part of a reservation that others with the same key hold as well: weights of one file. */
+export interface SharedPart {
+  readonly key: string;
+  /** Part of the reservation's placement, not beside it. */
+  readonly placement: Placement;
 }
 
 /** The public view of a row, without handles. */

@@ -16,7 +16,12 @@ import type { FakeReply } from "./fake-reply.js";
 import { Gate } from "./gate.js";
 
 /** A pretended model. Sizes are bytes; everything has a default. */
-export interface FakeModel extends Partial<MemoryNeed> {
+export interface FakeModel extends Partial<Omit<MemoryNeed, "shared">> {
+  /**
+   * Weights in `ramBytes` that ids of this source share, if they have as many layers on the GPU; with them all of
+   * `gpuWeightsBytes` and `mappedBytes`. Default: nothing is shared.
+   */
+  readonly sharedBytes?: number;
   /** Default: generate, chat, embed and rank. */
   readonly supports?: readonly Capability[];
   /** Default: generate and chat, as far as supported; else all of `supports`. */
@@ -136,14 +141,17 @@ export class FakeBackend implements Backend {
     return this.#live.size;
   }
 
-  /** Bytes that the backings hold which were started and not disposed. */
+  /** Bytes that the backings hold which were started and not disposed; shared weights once. */
   get liveBytes(): number {
-    return [...this.#live.keys()]
-      .map((backing) => backing.memory())
-      .reduce(
-        (sum, { ramBytes, gpuWeightsBytes, gpuContextBytes }) => sum + ramBytes + gpuWeightsBytes + gpuContextBytes,
-        0,
-      );
+    const weights = new Map<string, number>();
+    let bytes = 0;
+    for (const backing of this.#live.keys()) {
+      const { ramBytes, gpuWeightsBytes, gpuContextBytes, shared } = backing.memory();
+      const sharedBytes = shared === undefined ? 0 : shared.ramBytes + gpuWeightsBytes;
+      if (shared !== undefined) weights.set(shared.key, sharedBytes);
+      bytes += ramBytes + gpuWeightsBytes + gpuContextBytes - sharedBytes;
+    }
+    return [...weights.values()].reduce((sum, each) => sum + each, bytes);
   }
 
   /** Whether this life of the model has a backing that was neither disposed nor crashed. */
@@ -217,13 +225,17 @@ export class FakeBackend implements Backend {
 
   /** Without layers on a GPU everything is RAM, as with a real engine. */
   #need(source: ModelSource, gpuLayers: number): MemoryNeed {
-    const { ramBytes = 0, gpuWeightsBytes = 0, gpuContextBytes = 0, mappedBytes = 0 } = this.#model(source);
-    if (gpuLayers > 0) return { ramBytes, gpuWeightsBytes, gpuContextBytes, mappedBytes };
+    const model = this.#model(source);
+    const { ramBytes = 0, gpuWeightsBytes = 0, gpuContextBytes = 0, mappedBytes = 0, sharedBytes } = model;
+    const key = `${source} with ${gpuLayers} layers`;
+    const sharedIn = (ofGpu: number) => sharedBytes !== undefined && { shared: { key, ramBytes: sharedBytes + ofGpu } };
+    if (gpuLayers > 0) return { ramBytes, gpuWeightsBytes, gpuContextBytes, mappedBytes, ...sharedIn(0) };
     return {
       ramBytes: ramBytes + gpuWeightsBytes + gpuContextBytes,
       gpuWeightsBytes: 0,
       gpuContextBytes: 0,
       mappedBytes,
+      ...sharedIn(gpuWeightsBytes),
     };
   }
 

@@ -144,8 +144,6 @@ export interface TransientGenerationOptions {
   readonly steps: StepListener | undefined;
   readonly batchSize: number;
   readonly createContext: () => Promise<LlamaContext>;
-  /** Told if a context could not be made: what the engine then leaves behind would block the model's disposal later. */
-  readonly onBroken: (cause: unknown) => void;
 }
 
 /** Stateless generation: each call gets a context of its own, one call at a time. */
@@ -163,12 +161,12 @@ export class TransientGeneration {
   }
 
   async submit(job: Job): Promise<Completion> {
-    const { modelId, incarnation, model, batchSize, steps } = this.#options;
+    const { modelId, incarnation, model, batchSize, steps, createContext } = this.#options;
     job.request.phase = "queue";
     const full: Parameters<Turns["take"]>[1] = (details) => new QueueFullError({ ...details, modelId });
     const end = await this.#turns.take(job.signal, full, job.request);
     try {
-      const context = await this.#createContext();
+      const context = await createContext();
       try {
         const server = new SlotServer({
           modelId,
@@ -186,17 +184,6 @@ export class TransientGeneration {
       }
     } finally {
       end();
-    }
-  }
-
-  async #createContext(): Promise<LlamaContext> {
-    try {
-      return await this.#options.createContext();
-    } catch (cause) {
-      const { InsufficientMemoryError } = await import("node-llama-cpp");
-      // Thrown before anything native was made.
-      if (!(cause instanceof InsufficientMemoryError)) this.#options.onBroken(cause);
-      throw cause;
     }
   }
 }

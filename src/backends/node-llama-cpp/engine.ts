@@ -105,6 +105,8 @@ export async function withEngineLog<Result>(
   try {
     return await call();
   } catch (cause) {
+    // that something is still held says more than that nobody wants it
+    if (isModelSupervisorError(cause, "dispose_failed")) throw cause;
     if (signal.aborted) throw signal.reason;
     if (isModelSupervisorError(cause) || cause instanceof EngineLogError) throw cause;
     await new Promise((resolve) => setTimeout(resolve, LINES_ARRIVE_WITHIN_MS));

@@ -2,7 +2,7 @@
  * From a path to a checked model: everything that is wrong with the file is said here, before native code sees it, for
  * there a bad file is a line in a log at best. A set of split files counts as one model, led by its first part.
  */
-import { open, stat, type FileHandle } from "node:fs/promises";
+import { open, realpath, stat, type FileHandle } from "node:fs/promises";
 import path from "node:path";
 import type { GgufFileInfo } from "node-llama-cpp";
 import { InvalidModelFileError, InvalidOptionError, SourceUnavailableError } from "../../errors.js";
@@ -18,6 +18,8 @@ export interface CheckedFile {
   readonly path: string;
   readonly sizeBytes: number;
   readonly mtimeMs: number;
+  /** Of the same content as long as it is the same: the real path, and what tells a file from one that took its place. */
+  readonly identity: string;
 }
 
 /** A model whose files have been read and checked. */
@@ -147,8 +149,10 @@ async function checkFile(
     throw cause instanceof SourceUnavailableError ? cause : unavailable(cause);
   }
   try {
-    const { size, mtimeMs } = await handle.stat();
-    return { file: { path: file, sizeBytes: size, mtimeMs }, header: await readGgufHeader(handle, size, signal) };
+    const { size, mtimeMs, dev, ino } = await handle.stat();
+    const identity = [await realpath(file), dev, ino, size, mtimeMs].join(":");
+    const header = await readGgufHeader(handle, size, signal);
+    return { file: { path: file, sizeBytes: size, mtimeMs, identity }, header };
   } catch (cause) {
     if (cause instanceof GgufFormatError) throw new InvalidModelFileError(file, cause.message, cause);
     throw signal.aborted ? cause : unavailable(cause);

@@ -37,13 +37,23 @@ export interface BackingParts {
 
 /** The library's event of an object that is being disposed. */
 interface DisposeEvent {
-  createListener(listener: () => void): unknown;
+  createListener(listener: () => void): { dispose(): void };
+}
+
+/** What a backing is of. */
+interface BackingSubject {
+  readonly spec: StartSpec;
+  readonly file: GgufModel;
+  /** Other backings may have the same. */
+  readonly model: LlamaModel;
+  readonly weightsKey: string;
 }
 
 export class InProcessBacking {
   readonly #spec: StartSpec;
   readonly #file: GgufModel;
   readonly #model: LlamaModel;
+  readonly #weightsKey: string;
   readonly #disposeNative: () => Promise<void>;
   readonly #intake = new Intake();
   readonly #contexts: ContextBytes[] = [];
@@ -53,16 +63,16 @@ export class InProcessBacking {
   #ending: Promise<void> | undefined;
   #isGone = false;
 
-  constructor(spec: StartSpec, file: GgufModel, model: LlamaModel, disposeNative: () => Promise<void>) {
+  constructor({ spec, file, model, weightsKey }: BackingSubject, disposeNative: () => Promise<void>) {
     this.#spec = spec;
     this.#file = file;
     this.#model = model;
+    this.#weightsKey = weightsKey;
     this.#tokenizerGuard = new TokenizerGuard(file.info);
     this.#disposeNative = disposeNative;
     this.#exited = new Promise((resolve) => {
       this.#resolveExited = resolve;
     });
-    this.watch(model.onDispose);
   }
 
   /** Counts a context's bytes into `memory()`. */
@@ -70,9 +80,12 @@ export class InProcessBacking {
     this.#contexts.push(bytes);
   }
 
-  /** An object that is disposed while this backing lives was disposed behind its back. */
-  watch(event: DisposeEvent): void {
-    event.createListener(() => this.crash(new Error("A native object was disposed from outside of its backing")));
+  /** An object that is disposed while this backing lives was disposed behind its back. Returns the way to stop listening. */
+  watch(event: DisposeEvent): () => void {
+    const listener = event.createListener(() =>
+      this.crash(new Error("A native object was disposed from outside of its backing")),
+    );
+    return () => listener.dispose();
   }
 
   /** The native side cannot go on. All requests reject; what is left is given back; then `exited` resolves. */
@@ -187,6 +200,7 @@ export class InProcessBacking {
       gpuContextBytes: sum("vram"),
       // Weights that the engine repacked lie in memory of their own, beside the mapped file.
       mappedBytes: this.#model.useMmap && !this.#model.disposed ? Math.min(weights.ram, this.#model.size) : 0,
+      shared: { key: this.#weightsKey, ramBytes: weights.ram },
     };
   }
 

@@ -3,6 +3,7 @@ import { rmSync } from "node:fs";
 import { mkdtemp } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import type { LlamaModel } from "node-llama-cpp";
 import { InvalidModelFileError } from "../../errors.js";
 import type { DeviceInfo } from "../../model.js";
 import { ramLimits } from "../../process-limits.js";
@@ -14,6 +15,7 @@ import { GgufModel, resolveGgufModel } from "./gguf-file.js";
 import { CalibrationFile, defaultCalibrationPath } from "./layout/calibration-file.js";
 import { estimateMemory, insights } from "./memory-estimate.js";
 import { localFile } from "./sources/local-files.js";
+import { SharedWeights } from "./shared-weights.js";
 import { sourceSettings } from "./sources/settings.js";
 import { startBacking } from "./start.js";
 
@@ -64,6 +66,7 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
   } = checkBackendOptions(options);
   const engine = () => sharedEngine({ gpu, build });
   const memory = calibrationFile === false ? undefined : new CalibrationFile(calibrationFile);
+  const weights = new SharedWeights<LlamaModel>();
   return {
     name: "node-llama-cpp",
 
@@ -99,11 +102,11 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
     },
 
     async estimate(model, profile) {
-      return estimateMemory(own(model), profile, await engine(), memory);
+      return estimateMemory(own(model), profile, { llama: await engine(), weights, memory });
     },
 
     async start(spec, context) {
-      return startBacking(spec, own(spec.model), context, { llama: await engine(), memory });
+      return startBacking(spec, own(spec.model), context, { llama: await engine(), weights, memory });
     },
   };
 }

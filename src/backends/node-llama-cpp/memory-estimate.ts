@@ -6,20 +6,19 @@
  * `useMmap` is never passed: an estimate that passed it has aborted the process (node-llama-cpp #637); left out, the
  * engine takes what it will load with.
  */
-import type { GgufInsights, GgufInsightsResourceRequirements, GgmlType, Llama } from "node-llama-cpp";
+import type { GgufInsights, GgufInsightsResourceRequirements, Llama } from "node-llama-cpp";
 import { EstimateFailedError, InvalidOptionError } from "../../errors.js";
 import type { EngineOptions, Estimate, ModelProfile } from "../backend.js";
 import { contextPlans, type ContextPlan } from "./context-plan.js";
+import type { EngineParts } from "./engine-parts.js";
 import type { GgufModel } from "./gguf-file.js";
-import type { CalibrationFile } from "./layout/calibration-file.js";
+import { kvTypeOf } from "./kv-type.js";
 import { possibleSpreads } from "./layout/choose-layout.js";
 import type { Spread } from "./layout/layout.js";
+import type { WantedWeights } from "./shared-weights.js";
 
 /** No machine has more; a figure beyond it is nonsense, for instance from a damaged header. */
 const ABSURD_BYTES = 2 ** 50;
-
-/** The names of the KV cache's types in the engine. */
-export const KV_TYPES = { f16: "F16", q8_0: "Q8_0", q4_0: "Q4_0" } as const;
 
 /** Numbers in a block of a quantized KV cache. */
 const KV_BLOCK = 32;
@@ -40,12 +39,12 @@ export function insights(model: GgufModel, llama: Llama): Promise<GgufInsights> 
 export async function estimateMemory(
   model: GgufModel,
   profile: ModelProfile,
-  llama: Llama,
-  memory: CalibrationFile | undefined,
+  { llama, weights: loaded, memory }: EngineParts,
 ): Promise<Estimate> {
   const facts = await insights(model, llama);
   checkOptions(profile, facts, llama);
-  const gpuLayers = await resolveGpuLayers(facts, profile, llama);
+  const loadedLayers = loaded.loadedLayers(wantedWeights(model, profile, 0).identity);
+  const gpuLayers = await resolveGpuLayers(facts, profile, llama, loadedLayers);
   const weights = checked(model, "the weights", await facts.estimateModelResourceRequirementsV2({ gpuLayers }));
   const spreads = await possibleSpreads({ model, profile, gpuLayers, llama, memory });
   // Threads change nothing; each number of contexts is counted once, and the one that takes most is what may be needed.
@@ -65,7 +64,18 @@ export async function estimateMemory(
     gpuWeightsBytes: weights.gpuVram,
     gpuContextBytes: Math.max(...needs.map(({ gpuVram }) => gpuVram)),
     mappedBytes: llama.supportsMmap ? weights.cpuRam : 0,
+    shared: { key: loaded.keyOf(wantedWeights(model, profile, gpuLayers)), ramBytes: weights.cpuRam },
   };
+}
+
+/** The weights that a model is loaded with: everything that makes a difference to them, and nothing of its contexts. */
+export function wantedWeights(
+  { files }: GgufModel,
+  { checkTensors = false }: EngineOptions,
+  gpuLayers: number,
+): WantedWeights {
+  const identity = [...files.map((file) => file.identity), checkTensors ? "checked" : ""].join("|");
+  return { identity, gpuLayers };
 }
 
 function uniqueByContexts(spreads: readonly Spread[]): Spread[] {
@@ -94,12 +104,21 @@ export async function estimateContext(
   return checked(model, `a context of ${plan.contextSize} × ${plan.sequences} tokens`, need);
 }
 
-/** `"auto"` and `"max"` become a number here, so that what is planned is what is loaded. */
-async function resolveGpuLayers(facts: GgufInsights, profile: ModelProfile, llama: Llama): Promise<number> {
+/**
+ * `"auto"` and `"max"` become a number here, so that what is planned is what is loaded. As many layers as fit are those of a
+ * copy that is there: another one would find less room, and so never be the same.
+ */
+async function resolveGpuLayers(
+  facts: GgufInsights,
+  profile: ModelProfile,
+  llama: Llama,
+  loadedLayers: number | undefined,
+): Promise<number> {
   const asked = profile.gpuLayers ?? "auto";
   if (llama.gpu === false || !llama.supportsGpuOffloading) return 0;
   if (asked === "max") return facts.totalLayers;
   if (asked !== "auto") return Math.min(asked, facts.totalLayers);
+  if (loadedLayers !== undefined) return loadedLayers;
   const contextSize = profile.contextSize * (profile.mode === "server" ? profile.parallel : 1);
   const embeddingContext = profile.capabilities.includes("embed") || profile.capabilities.includes("rank");
   const { gpuLayers } = await facts.configurationResolver.resolveModelGpuLayersV2({
@@ -137,12 +156,6 @@ export function checkOptions(profile: EngineOptions, facts: GgufInsights, llama:
       profile.kvCacheType,
     );
   }
-}
-
-async function kvTypeOf(profile: EngineOptions): Promise<GgmlType | undefined> {
-  if (profile.kvCacheType === undefined) return undefined;
-  const library = await import("node-llama-cpp");
-  return library.GgmlType[KV_TYPES[profile.kvCacheType]];
 }
 
 function checked(

@@ -5,7 +5,6 @@ import { InvalidModelFileError } from "../../errors.js";
 import { EngineLogError, withEngineLog } from "./engine.js";
 import { checkUnchanged, type GgufModel } from "./gguf-file.js";
 import { takeLoadTurn } from "./load-turn.js";
-import { KV_TYPES } from "./memory-estimate.js";
 
 /** Lines of llama.cpp that lay a failed load to the file. What else fails, memory above all, may go well the next time. */
 const FILE_IS_WRONG =
@@ -16,12 +15,14 @@ function fileProblem(lines: readonly string[]): string | undefined {
   return lines.find((line) => FILE_IS_WRONG.test(line));
 }
 
+type LoadContext = Pick<StartContext, "signal" | "onProgress">;
+
 /** @throws InvalidModelFileError, SourceUnavailableError, the signal's reason, or the engine's error. */
 export async function loadWeights(
   llama: Llama,
   model: GgufModel,
   spec: StartSpec,
-  context: StartContext,
+  context: LoadContext,
 ): Promise<LlamaModel> {
   const end = await takeLoadTurn(context.signal);
   const { path } = model.files[0];
@@ -47,9 +48,9 @@ async function load(
   llama: Llama,
   model: GgufModel,
   spec: StartSpec,
-  { signal, onProgress }: StartContext,
+  { signal, onProgress }: LoadContext,
 ): Promise<LlamaModel> {
-  const { flashAttention, kvCacheType, checkTensors = false } = spec.profile;
+  const { checkTensors = false } = spec.profile;
   // Where it reports progress, the library is told of an abort only once it reads the weights, which is when the first
   // report comes. Told between its preparations and that, it leaves a native callback behind that keeps the process from
   // ever exiting (measured).
@@ -72,14 +73,6 @@ async function load(
           else onProgress(fraction);
         },
       }),
-      // On the model, because embedding contexts do not take them.
-      ...(flashAttention === undefined ? {} : { defaultContextFlashAttention: flashAttention }),
-      ...(kvCacheType === undefined
-        ? {}
-        : {
-            experimentalDefaultContextKvCacheKeyType: KV_TYPES[kvCacheType],
-            experimentalDefaultContextKvCacheValueType: KV_TYPES[kvCacheType],
-          }),
     });
     if (!signal.aborted) return native;
     await native.dispose();

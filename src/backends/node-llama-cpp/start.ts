@@ -1,5 +1,5 @@
 /** Loads a model and its contexts. Whatever fails on the way, all that was acquired is given back before it is said. */
-import type { Llama, LlamaEmbeddingContext, LlamaModel, LlamaRankingContext } from "node-llama-cpp";
+import type { LlamaEmbeddingContext, LlamaModel, LlamaRankingContext } from "node-llama-cpp";
 import { DisposeFailedError } from "../../errors.js";
 import type { Backing, StartContext, StartSpec } from "../backend.js";
 import { checkThreads, contextPlans, generates, type ContextPlan } from "./context-plan.js";
@@ -9,16 +9,17 @@ import {
   createGenerationContext,
   createRankingContext,
   newSequence,
+  withContextDefaults,
   type ContextBytes,
 } from "./contexts.js";
 import { Embedder, Ranker, TransientGeneration } from "./direct-backing.js";
 import { useThreads, withEngineLog } from "./engine.js";
+import type { EngineParts } from "./engine-parts.js";
 import { checkContextSize, type GgufModel } from "./gguf-file.js";
 import { InProcessBacking, type BackingParts } from "./in-process-backing.js";
-import { checkOptions, estimateContext, insights } from "./memory-estimate.js";
+import { checkOptions, estimateContext, insights, wantedWeights } from "./memory-estimate.js";
 import { loadWeights } from "./native-load.js";
 import { chooseLayout, type ChosenLayout } from "./layout/choose-layout.js";
-import type { CalibrationFile } from "./layout/calibration-file.js";
 import type { SlotGroupOptions } from "./slot-group.js";
 import { SlotServer } from "./slot-server.js";
 
@@ -32,18 +33,11 @@ export function startBacking(
   return withEngineLog(`Starting "${spec.modelId}"`, context.signal, () => acquire(spec, model, context, parts));
 }
 
-/** What a backend has for all its models. */
-export interface EngineParts {
-  readonly llama: Llama;
-  /** Where measured layouts are remembered; `undefined`: none is measured. */
-  readonly memory: CalibrationFile | undefined;
-}
-
 async function acquire(
   spec: StartSpec,
   model: GgufModel,
   context: StartContext,
-  { llama, memory }: EngineParts,
+  { llama, weights, memory }: EngineParts,
 ): Promise<Backing> {
   const { profile, gpuLayers } = spec;
   const { signal } = context;
@@ -54,9 +48,15 @@ async function acquire(
   const owned = new Owned();
   owned.add(useThreads(llama, context.maxThreads));
   try {
-    const native = await loadWeights(llama, model, spec, context);
-    owned.add(() => native.dispose());
-    const backing = new InProcessBacking(spec, model, native, () => owned.dispose());
+    const wanted = wantedWeights(model, profile, gpuLayers);
+    const share = await weights.join(wanted, context, (each) => loadWeights(llama, model, spec, each));
+    owned.add(() => share.release());
+    const loaded = await share.loaded();
+    const backing = new InProcessBacking({ spec, file: model, model: loaded, weightsKey: share.key }, () =>
+      owned.dispose(),
+    );
+    owned.add(backing.watch(loaded.onDispose));
+    const native = await withContextDefaults(loaded, profile);
     const parts: Parts = { slots: [], embedding: [], ranking: [] };
     const hasSlots = profile.mode === "server" && generates(profile);
     const layout = hasSlots
@@ -74,7 +74,6 @@ async function acquire(
     signal.throwIfAborted();
     return backing.open(serve(parts, { spec, native, owned, backing, context, layout }));
   } catch (error) {
-    // At once, while the engine still knows of every context whose creation failed: later the model could not be disposed.
     try {
       await owned.dispose();
     } catch (fault) {
@@ -112,6 +111,7 @@ function serve(
 
 interface PartContext {
   readonly spec: StartSpec;
+  /** With the options of this model's contexts. */
   readonly native: LlamaModel;
   readonly owned: Owned;
   readonly backing: InProcessBacking;
@@ -127,7 +127,6 @@ async function addPart(
   { spec, native, owned, backing, context: { queueLimit, steps }, layout }: PartContext,
 ): Promise<ContextBytes> {
   const { modelId, profile } = spec;
-  const onBroken = (cause: unknown) => backing.crash(cause);
   switch (plan.kind) {
     case "slots": {
       const context = await createGenerationContext(native, plan);
@@ -151,7 +150,6 @@ async function addPart(
         steps,
         batchSize: plan.batchSize,
         createContext: () => createGenerationContext(native, plan),
-        onBroken,
       });
       return estimate();
     case "embedding": {

@@ -2,22 +2,15 @@
  * What the models may hold: the budget as the caller wrote it, against the devices of the machine, against what is
  * reserved. Pure: the devices and reservations come in as data.
  */
-import type { Device, DeviceInfo, MemoryBudget, Placement, Size } from "../../model.js";
+import type { Device, DeviceInfo, MemoryBudget, Size } from "../../model.js";
+import { bytesOn, chargesOf, reservedOn } from "./claims.js";
+import type { Claim } from "./claims.js";
 import { parseSize } from "./size.js";
 
 /** Share of the RAM that `"auto"` lets models have; the rest is for the application and the system. */
 const AUTO_RAM_SHARE = 0.8;
 /** Up to this much memory `"edge"` keeps no model locally. */
 const EDGE_MINIMUM_BYTES = 2 * 1024 ** 3;
-
-/** What is reserved, as the budget needs it. */
-export interface Claim {
-  readonly placement: Placement;
-  /** Bytes of `placement.ram` that the system counts as free. */
-  readonly mappedBytes: number;
-  /** False while the bytes are claimed, but not yet allocated. */
-  readonly measured: boolean;
-}
 
 /** One pool of the budget. */
 export interface Pool {
@@ -82,22 +75,11 @@ function bytesOf(size: Size): number {
   return parseSize(size) ?? 0;
 }
 
-/** Bytes of a placement that count against a pool. */
-export function bytesOn(device: Device, placement: Placement): number {
-  if (device !== "total") return placement[device] ?? 0;
-  return Object.values(placement).reduce<number>((sum, bytes) => sum + (bytes ?? 0), 0);
-}
-
-/** What claims hold on a device together. */
-export function heldOn(device: Device, claims: readonly Claim[]): number {
-  return claims.reduce((sum, claim) => sum + bytesOn(device, claim.placement), 0);
-}
-
-/** The part of it that the system counts as free: claims of loads under way, and file mappings. */
+/** The part of what claims take of a pool that the system counts as free: claims of loads under way, and file mappings. */
 function countedAsFreeOn(device: Device, claims: readonly Claim[]): number {
-  return claims.reduce((sum, claim) => {
-    if (!claim.measured) return sum + bytesOn(device, claim.placement);
-    return device === "ram" ? sum + claim.mappedBytes : sum;
+  return chargesOf(claims).reduce((sum, charge) => {
+    if (!charge.measured) return sum + bytesOn(device, charge.placement);
+    return device === "ram" ? sum + charge.mappedBytes : sum;
   }, 0);
 }
 
@@ -108,7 +90,8 @@ export function withoutClaims<C extends Claim>(
   isLeft: (claim: C) => boolean,
 ): { readonly pools: readonly Pool[]; readonly claims: readonly C[] } {
   const left = claims.filter(isLeft);
-  const allocated = (device: Device, these: readonly Claim[]) => heldOn(device, these) - countedAsFreeOn(device, these);
+  const allocated = (device: Device, these: readonly Claim[]) =>
+    reservedOn(device, these) - countedAsFreeOn(device, these);
   return {
     claims: left,
     pools: pools.map((pool) =>
@@ -124,7 +107,7 @@ export function withoutClaims<C extends Claim>(
  * Still counted as free are claims of loads under way and file mappings; other residents are not counted twice.
  */
 export function availableOn(pool: Pool, claims: readonly Claim[]): number {
-  const underLimit = pool.limitBytes - heldOn(pool.device, claims);
+  const underLimit = pool.limitBytes - reservedOn(pool.device, claims);
   if (pool.freeBytes === undefined) return Math.max(0, underLimit);
   return Math.max(0, Math.min(underLimit, pool.freeBytes - countedAsFreeOn(pool.device, claims)));
 }
@@ -134,18 +117,27 @@ export type Fit =
   | { readonly fits: true; readonly requiredBytes: number; readonly availableBytes: number }
   | { readonly fits: false; readonly device: Device; readonly requiredBytes: number; readonly availableBytes: number };
 
-/** Checks a placement; the refusal names the first pool that does not fit. */
-export function checkFit(placement: Placement, pools: readonly Pool[], claims: readonly Claim[]): Fit {
+/**
+ * Checks what a load wants; the refusal names the first pool that does not fit. Required is what the load adds to the
+ * claims: weights that one of them holds already are not needed again.
+ */
+export function checkFit(
+  { placement, shared }: Pick<Claim, "placement" | "shared">,
+  pools: readonly Pool[],
+  claims: readonly Claim[],
+): Fit {
+  const together = [...claims, { placement, shared, mappedBytes: 0, measured: false }];
+  const added = (device: Device) => reservedOn(device, together) - reservedOn(device, claims);
   let tightest = Infinity;
   for (const pool of pools) {
-    const requiredBytes = bytesOn(pool.device, placement);
+    const requiredBytes = added(pool.device);
     if (requiredBytes === 0) continue;
     const availableBytes = availableOn(pool, claims);
     // so written, a figure that is no number refuses
     if (!(requiredBytes <= availableBytes)) return { fits: false, device: pool.device, requiredBytes, availableBytes };
     tightest = Math.min(tightest, availableBytes);
   }
-  return { fits: true, requiredBytes: bytesOn("total", placement), availableBytes: tightest };
+  return { fits: true, requiredBytes: added("total"), availableBytes: tightest };
 }
 
 /** JSON has no `Infinity`. */

@@ -2,6 +2,8 @@
 import type { EngineOptions, MemoryNeed } from "../../backends/backend.js";
 import type { DeviceInfo, Placement } from "../../model.js";
 import { gpuIndex, separateGpus } from "./budget.js";
+import type { Claim } from "./claims.js";
+import { addPlacements } from "./claims.js";
 
 export type PlacementOptions = Pick<EngineOptions, "splitMode" | "tensorSplit" | "mainGpu" | "offloadKqv">;
 
@@ -23,6 +25,23 @@ export function placementOf(need: MemoryNeed, options: PlacementOptions, devices
       gpus.map((gpu, index) => [gpu.device, shares[index] ?? 0]).filter(([, bytes]) => bytes !== 0),
     ),
   };
+}
+
+/**
+ * What a need claims. What may be shared is placed apart from the rest, so that the two add up to the byte: where the same
+ * weights are there already, exactly the rest is needed.
+ */
+export function claimOf(
+  need: MemoryNeed,
+  options: PlacementOptions,
+  devices: readonly DeviceInfo[],
+): Pick<Claim, "placement" | "mappedBytes" | "shared"> {
+  const { mappedBytes, shared } = need;
+  if (shared === undefined) return { placement: placementOf(need, options, devices), mappedBytes, shared };
+  const { key, ramBytes } = shared;
+  const own = placementOf({ ...need, ramBytes: need.ramBytes - ramBytes, gpuWeightsBytes: 0 }, options, devices);
+  const placement = placementOf({ ...need, ramBytes, gpuContextBytes: 0 }, options, devices);
+  return { placement: addPlacements(own, placement), mappedBytes, shared: { key, placement } };
 }
 
 /** What is wrong with these options on a machine with so many GPUs, if anything; for the refusal at load. */

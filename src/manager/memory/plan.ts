@@ -5,8 +5,8 @@ import { planRoom, type RoomInput } from "./room.js";
 
 /** The answer of `plan()`: would this load be let in now? */
 export function planOf({ mode, capabilities }: ModelProfile, input: RoomInput, mayEvict: boolean): LoadPlan {
-  const { placement, pools, tenants } = input;
-  const fit = checkFit(placement, pools, tenants);
+  const { placement, shared, pools, tenants } = input;
+  const fit = checkFit({ placement, shared }, pools, tenants);
   const plan = planRoom(input, mayEvict);
   const victims = !fit.fits && plan.outcome === "evict" ? plan.victims : [];
   return {

@@ -1,6 +1,7 @@
 import type { MemoryReport, UnreleasedMemory } from "../../model.js";
 import type { ModelTable } from "../../table/model-table.js";
-import { availableOn, finiteOrNull, heldOn, resolveBudget } from "./budget.js";
+import { availableOn, finiteOrNull, resolveBudget } from "./budget.js";
+import { reservedOn } from "./claims.js";
 import { evictableOn } from "./room.js";
 import { tenantsOf } from "./tenants.js";
 
@@ -10,8 +11,8 @@ export function memoryReport(table: ModelTable, now: number, graceMs: number): M
   const devices = resolveBudget(table.budget(), table.devices()).map((pool) => ({
     device: pool.device,
     limitBytes: finiteOrNull(pool.limitBytes),
-    reservedBytes: heldOn(pool.device, tenants),
-    measuredBytes: heldOn(
+    reservedBytes: reservedOn(pool.device, tenants),
+    measuredBytes: reservedOn(
       pool.device,
       tenants.filter((tenant) => tenant.measured),
     ),

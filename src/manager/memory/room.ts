@@ -1,7 +1,9 @@
 /** Whether a load has room, and which idle models would have to go for it. Pure. */
-import type { Device, ModelId, Placement } from "../../model.js";
-import { bytesOn, checkFit, heldOn, withoutClaims } from "./budget.js";
-import type { Claim, Pool } from "./budget.js";
+import type { Device, ModelId } from "../../model.js";
+import { checkFit, withoutClaims } from "./budget.js";
+import type { Pool } from "./budget.js";
+import { bytesOn, reservedOn } from "./claims.js";
+import type { Claim } from "./claims.js";
 import { chooseVictims, type Candidate } from "./eviction.js";
 
 /**
@@ -21,17 +23,18 @@ export interface Tenant extends Claim {
   readonly lastUsedAt: number;
 }
 
+/** What a load wants. */
+type Wanted = Pick<Claim, "placement" | "shared">;
+
 /** A load that came earlier and waits for room. */
-interface Earlier {
-  readonly placement: Placement;
+interface Earlier extends Wanted {
   /** It counts on models that are busy now; else on what is leaving. */
   readonly needsBusy: boolean;
   /** Once it is loaded it may have to go again. */
   readonly isEvictable: boolean;
 }
 
-export interface RoomInput {
-  readonly placement: Placement;
+export interface RoomInput extends Wanted {
   readonly pools: readonly Pool[];
   readonly tenants: readonly Tenant[];
   readonly ahead: readonly Earlier[];
@@ -59,7 +62,7 @@ export interface Refusal {
 
 /** `mayEvict`: false where nothing may be unloaded for it. */
 export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
-  const { placement, pools, tenants } = input;
+  const { pools, tenants } = input;
   const idle = tenants.filter(({ fate }) => fate === "idle");
   const busy = tenants.filter(({ fate }) => fate === "busy");
   const { ahead } = input;
@@ -67,7 +70,7 @@ export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
   // who waits for busy models has claimed no memory that is there now, but must not lose what it waits for
   const harmsNobody = firm.length === ahead.length || fitsWithout(input, [...idle, ...busy], ahead);
   const fits = (gone: readonly Tenant[]) => harmsNobody && fitsWithout(input, gone, firm);
-  if (fits([])) return checkFit(placement, pools, tenants).fits ? { outcome: "fits" } : { outcome: "leaving" };
+  if (fits([])) return checkFit(input, pools, tenants).fits ? { outcome: "fits" } : { outcome: "leaving" };
   if (!mayEvict) return { outcome: "refuse" };
   const victims = victimsOf(idle, input, fits);
   if (victims !== undefined) return { outcome: "evict", victims };
@@ -80,8 +83,8 @@ export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
 }
 
 /** The device that lacks room for what {@link planRoom} refuses, and the figures there. */
-export function refusalOf({ placement, pools, tenants, ahead }: RoomInput): Refusal {
-  const fit = checkFit(placement, pools, [...tenants, ...ahead.map(claimOf)]);
+export function refusalOf({ pools, tenants, ahead, ...wanted }: RoomInput): Refusal {
+  const fit = checkFit(wanted, pools, [...tenants, ...ahead.map(claimOf)]);
   const device = fit.fits ? "total" : fit.device;
   const { requiredBytes, availableBytes } = fit;
   return { device, requiredBytes, availableBytes, evictableBytes: evictableOn(device, tenants) };
@@ -90,7 +93,7 @@ export function refusalOf({ placement, pools, tenants, ahead }: RoomInput): Refu
 /** What idle models hold on a device that may be evicted. */
 export function evictableOn(device: Device, tenants: readonly Tenant[]): number {
   const others = tenants.filter(({ fate }) => fate !== "idle");
-  return heldOn(device, tenants) - heldOn(device, others);
+  return reservedOn(device, tenants) - reservedOn(device, others);
 }
 
 /** The idle models to unload so that no pool is over its limit; all of them, if that is not enough. */
@@ -99,21 +102,21 @@ export function victimsOverLimit(pools: readonly Pool[], tenants: readonly Tenan
   const input = { placement: {}, pools, tenants, ahead: [] };
   const isWithin = (gone: readonly Tenant[]) => {
     const left = tenants.filter((tenant) => tenant.fate !== "leaves" && !gone.includes(tenant));
-    return pools.every(({ device, limitBytes }) => heldOn(device, left) <= limitBytes);
+    return pools.every(({ device, limitBytes }) => reservedOn(device, left) <= limitBytes);
   };
   return victimsOf(idle, input, isWithin) ?? idle;
 }
 
 /** Would it fit beside those ahead if these were gone, and all that is being given back? */
 function fitsWithout(
-  { placement, pools, tenants }: RoomInput,
+  { pools, tenants, ...wanted }: RoomInput,
   gone: readonly Tenant[],
   ahead: readonly Earlier[],
 ): boolean {
   const keys = new Set(gone.map(keyOf));
   const left = (tenant: Tenant) => tenant.fate !== "leaves" && !keys.has(keyOf(tenant));
   const after = withoutClaims(pools, tenants, left);
-  return checkFit(placement, after.pools, [...after.claims, ...ahead.map(claimOf)]).fits;
+  return checkFit(wanted, after.pools, [...after.claims, ...ahead.map(claimOf)]).fits;
 }
 
 function victimsOf(
@@ -131,8 +134,8 @@ function victimsOf(
 }
 
 /** A load that waits has claimed what it needs, and allocated nothing of it. */
-function claimOf({ placement }: Earlier): Claim {
-  return { placement, mappedBytes: 0, measured: false };
+function claimOf({ placement, shared }: Earlier): Claim {
+  return { placement, shared, mappedBytes: 0, measured: false };
 }
 
 function keyOf({ modelId, incarnation }: Tenant): string {

@@ -9,13 +9,14 @@ import type { Fate, Tenant } from "./room.js";
  */
 export function tenantsOf(table: ModelTable, now: number, graceMs: number, asOf = Infinity): Tenant[] {
   return [...table.reservations()].map((reservation) => {
-    const { modelId, incarnation, placement, mappedBytes, measured, number } = reservation;
+    const { modelId, incarnation, placement, shared, mappedBytes, measured, number } = reservation;
     const row = table.get(modelId);
     const current = row?.incarnation === incarnation ? row : undefined;
     return {
       modelId,
       incarnation,
       placement,
+      shared,
       mappedBytes,
       measured: measured && number <= asOf,
       fate: fateOf(reservation, current, now, graceMs),

@@ -1,6 +1,7 @@
 import type { Backing, BackingRequest } from "../../../src/backends/backend.js";
 import type { Priority } from "../../../src/inference.js";
-import { beforeAll, describe, expect, it } from "vitest";
+import { LlamaModel } from "node-llama-cpp";
+import { beforeAll, describe, expect, it, onTestFinished, vi } from "vitest";
 import {
   makeEmbeddingModel,
   makeRandomModel,
@@ -258,6 +259,19 @@ describe("generate in direct mode", () => {
 
     expect(during).toEqual(before);
     expect(backing.memory()).toEqual(before);
+  });
+
+  it("fails the call whose context cannot be made, and no other", async () => {
+    const backing = await start(random, { mode: "direct", capabilities: ["generate"] });
+    const generate = () => method(backing, "generate")("hello", { ...GREEDY, maxTokens: 2 }, request());
+    if (!(backing.native instanceof LlamaModel)) throw new TypeError("there is no native model");
+    const creation = vi.spyOn(backing.native, "createContext").mockRejectedValueOnce(new Error("out of memory"));
+    onTestFinished(() => creation.mockRestore());
+
+    const [failed, next] = await Promise.allSettled([generate(), generate()]);
+
+    expect(failed).toMatchObject({ status: "rejected", reason: { message: "out of memory" } });
+    expect(next).toMatchObject({ status: "fulfilled" });
   });
 
   it("bounds the calls that wait, and lets one leave", async () => {

@@ -3,7 +3,7 @@ import { copyFile, truncate, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { LlamaModel } from "node-llama-cpp";
-import { beforeAll, describe, expect, it } from "vitest";
+import { beforeAll, describe, expect, it, vi } from "vitest";
 import { sharedEngine } from "../../../src/backends/node-llama-cpp/engine.js";
 import { nodeLlamaCpp } from "../../../src/backends/node-llama-cpp/index.js";
 import { corruptFile, makeEmbeddingModel, makeRandomModel } from "../../../src/testing/gguf/index.js";
@@ -131,6 +131,24 @@ describe("start", () => {
       expect(Number(/aborted: (\d+)/.exec(stdout)?.[1])).toBeGreaterThan(0);
     },
   );
+
+  it("says when an aborted load could not give back what it took, which matters more than the abort", async () => {
+    const model = await resolve(random);
+    const controller = new AbortController();
+    const creation = vi.spyOn(LlamaModel.prototype, "createContext").mockImplementationOnce(async () => {
+      controller.abort(new Error("no longer wanted"));
+      throw controller.signal.reason;
+    });
+    const disposal = vi.spyOn(LlamaModel.prototype, "dispose").mockRejectedValueOnce(new Error("it hangs on"));
+
+    const starting = startResolved(model, profileOf(model), { signal: controller.signal });
+
+    await expect(starting).rejects.toMatchObject({ code: "dispose_failed", modelId: "test" });
+    const [native]: unknown[] = disposal.mock.contexts;
+    creation.mockRestore();
+    disposal.mockRestore();
+    if (native instanceof LlamaModel) await native.dispose();
+  });
 
   it("puts the engine's own reason into the error of a failed load, and gives everything back", async () => {
     const [file] = await makeRandomModel(at("incomplete.gguf"), { omitTensor: "blk.2.ffn_up.weight" });
@@ -272,12 +290,19 @@ describe("exited", () => {
     await expect(backing.exited).resolves.toMatchObject({ reason: "crashed" });
   });
 
-  it("leaves other models alone", async () => {
-    const [one, other] = [await start(random), await start(random)];
+  it("takes those down whose weights are the same object, and leaves other models alone", async () => {
+    const [one, same, other] = [await start(random), await start(random), await start(encoder)];
     if (one.native instanceof LlamaModel) await one.native.dispose();
-    await one.exited;
 
-    await expect(method(other, "generate")("hello", { ...GREEDY, maxTokens: 3 }, request())).resolves.toBeDefined();
+    await expect(Promise.all([one.exited, same.exited])).resolves.toMatchObject([
+      { reason: "crashed" },
+      { reason: "crashed" },
+    ]);
+    await expect(method(other, "embed")(["hello"], "refuse", request())).resolves.toBeDefined();
+    // the next one does not get the disposed object
+    await Promise.all([one.dispose(), same.dispose()]);
+    const next = await start(random);
+    await expect(method(next, "generate")("hello", { ...GREEDY, maxTokens: 3 }, request())).resolves.toBeDefined();
   });
 });
 

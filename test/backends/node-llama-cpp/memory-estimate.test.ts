@@ -1,7 +1,12 @@
+import type { Llama, LlamaModel } from "node-llama-cpp";
 import { beforeAll, describe, expect, it } from "vitest";
+import { sharedEngine } from "../../../src/backends/node-llama-cpp/engine.js";
+import { resolveGgufModel } from "../../../src/backends/node-llama-cpp/gguf-file.js";
+import { estimateMemory, wantedWeights } from "../../../src/backends/node-llama-cpp/memory-estimate.js";
+import { SharedWeights } from "../../../src/backends/node-llama-cpp/shared-weights.js";
 import { makeEmbeddingModel, makeRandomModel, makeRankingModel } from "../../../src/testing/gguf/index.js";
 import { useTemporaryFolder } from "../../support/bare-engine.js";
-import { backend, profileOf, resolve, startResolved, type ProfileOptions } from "./engine-fixture.js";
+import { backend, never, profileOf, resolve, startResolved, type ProfileOptions } from "./engine-fixture.js";
 
 const at = useTemporaryFolder();
 const files: Record<string, string> = {};
@@ -69,6 +74,19 @@ describe("estimate", () => {
     const estimate = await backend.estimate(model, profileOf(model, { gpuLayers }));
 
     expect(Number.isInteger(estimate.gpuLayers)).toBe(true);
+  });
+
+  it("takes as many layers as a copy has that is there, where as many as fit are wanted, so that it is shared", async () => {
+    const llama = await sharedEngine({ gpu: "auto", build: "never" });
+    const withGpu: Llama = Object.create(llama, { gpu: { value: "cuda" }, supportsGpuOffloading: { value: true } });
+    const model = await resolveGgufModel(files["tiny F32"] ?? "", {}, never);
+    const weights = new SharedWeights<LlamaModel>();
+    const layers = async (gpuLayers: "auto" | "max" | number) =>
+      (await estimateMemory(model, profileOf(model, { gpuLayers }), { llama: withGpu, weights, memory: undefined }))
+        .gpuLayers;
+    await weights.join(wantedWeights(model, {}, 2), { signal: never }, () => new Promise(() => undefined));
+
+    expect([await layers("auto"), await layers(1), await layers("max")]).toEqual([2, 1, 5]);
   });
 
   it("refuses sizes that the engine cannot count", async () => {

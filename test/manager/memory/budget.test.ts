@@ -1,14 +1,15 @@
 import { describe, expect, it } from "vitest";
 import {
   availableOn,
-  bytesOn,
   checkFit,
   finiteOrNull,
   reportPools,
   resolveBudget,
   separateGpus,
 } from "../../../src/manager/memory/budget.js";
-import type { Claim, Fit, Pool } from "../../../src/manager/memory/budget.js";
+import type { Fit, Pool } from "../../../src/manager/memory/budget.js";
+import { bytesOn } from "../../../src/manager/memory/claims.js";
+import type { Claim } from "../../../src/manager/memory/claims.js";
 import type { Device, DeviceInfo, MemoryBudget, Placement } from "../../../src/model.js";
 
 const GIB = 1024 ** 3;
@@ -393,7 +394,7 @@ describe("checkFit", () => {
   ];
 
   it.each(CASES.map((row) => [row.it, row] as const))("%s", (_, { pools, placement, claims = [], fit }) => {
-    const outcome = checkFit(placement, pools, claims);
+    const outcome = checkFit({ placement }, pools, claims);
 
     expect(outcome).toEqual(fit);
   });
@@ -402,8 +403,8 @@ describe("checkFit", () => {
     const devices = [ram(10_000), gpu(0, 10_000), gpu(1, 10_000)];
     const pools = resolveBudget({ ram: "unlimited", gpu: [10_000] }, devices);
 
-    const listed = checkFit({ "gpu:0": 1 }, pools, []);
-    const unlisted = checkFit({ "gpu:1": 1 }, pools, []);
+    const listed = checkFit({ placement: { "gpu:0": 1 } }, pools, []);
+    const unlisted = checkFit({ placement: { "gpu:1": 1 } }, pools, []);
 
     expect(listed.fits).toBe(true);
     expect(unlisted).toEqual({ fits: false, device: "gpu:1", requiredBytes: 1, availableBytes: 0 });
@@ -412,7 +413,7 @@ describe("checkFit", () => {
   it("counts a GPU that shares the RAM in the RAM's budget", () => {
     const pools = resolveBudget({ ram: 5_000, gpu: "unlimited" }, [ram(10_000), gpu(0, 10_000, 10_000, true)]);
 
-    const fit = checkFit({ ram: 6_000 }, pools, []);
+    const fit = checkFit({ placement: { ram: 6_000 } }, pools, []);
 
     expect(fit).toEqual({ fits: false, device: "ram", requiredBytes: 6_000, availableBytes: 5_000 });
   });

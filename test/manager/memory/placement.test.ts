@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { MemoryNeed } from "../../../src/index.js";
-import { bytesOn } from "../../../src/manager/memory/budget.js";
+import { bytesOn } from "../../../src/manager/memory/claims.js";
 import { placementOf, placementProblem } from "../../../src/manager/memory/placement.js";
 import type { PlacementOptions } from "../../../src/manager/memory/placement.js";
 import type { DeviceInfo, Placement } from "../../../src/model.js";

@@ -1,4 +1,5 @@
 /** One piece of work for all who want its result at the same time; it ends with the last one who wants it. */
+import { unlessAborted } from "../unless-aborted.js";
 
 interface Work {
   readonly done: Promise<void>;
@@ -60,13 +61,4 @@ function start(key: string, begin: Parameters<typeof share>[3]): Work {
 function settled(work: Promise<void>, signal: AbortSignal): Promise<void> {
   const ended = work.catch(() => undefined);
   return unlessAborted(ended, signal);
-}
-
-function unlessAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const onAbort = () => reject(signal.reason);
-    if (signal.aborted) onAbort();
-    signal.addEventListener("abort", onAbort, { once: true });
-    void work.then(resolve, reject).finally(() => signal.removeEventListener("abort", onAbort));
-  });
 }

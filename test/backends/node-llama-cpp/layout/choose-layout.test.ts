@@ -1,3 +1,4 @@
+import type { LlamaModel } from "node-llama-cpp";
 import { beforeAll, describe, expect, it, onTestFinished } from "vitest";
 import type { ModelProfile } from "../../../../src/backends/backend.js";
 import { beginEvaluating } from "../../../../src/backends/node-llama-cpp/engine-activity.js";
@@ -6,6 +7,7 @@ import { resolveGgufModel, type GgufModel } from "../../../../src/backends/node-
 import { CalibrationFile } from "../../../../src/backends/node-llama-cpp/layout/calibration-file.js";
 import type { Calibration, Spread } from "../../../../src/backends/node-llama-cpp/layout/layout.js";
 import { estimateMemory } from "../../../../src/backends/node-llama-cpp/memory-estimate.js";
+import { SharedWeights } from "../../../../src/backends/node-llama-cpp/shared-weights.js";
 import { startBacking } from "../../../../src/backends/node-llama-cpp/start.js";
 import { makeRandomModel } from "../../../../src/testing/index.js";
 import { useTemporaryFolder } from "../../../support/bare-engine.js";
@@ -43,9 +45,10 @@ class Memory extends CalibrationFile {
 
 async function start(profile: ModelProfile, memory: Memory, signal = never) {
   const llama = await sharedEngine({ gpu: "auto", build: "never" });
-  const { gpuLayers, ramBytes } = await estimateMemory(model, profile, llama, memory);
+  const parts = { llama, weights: new SharedWeights<LlamaModel>(), memory };
+  const { gpuLayers, ramBytes } = await estimateMemory(model, profile, parts);
   const spec = { modelId: "m", incarnation: 1, model, profile, gpuLayers };
-  const backing = await startBacking(spec, model, { signal, maxThreads: profile.threads }, { llama, memory });
+  const backing = await startBacking(spec, model, { signal, maxThreads: profile.threads }, parts);
   onTestFinished(() => backing.dispose());
   return { backing, ramBytes };
 }
