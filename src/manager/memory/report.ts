@@ -1,25 +1,27 @@
-import type { MemoryReport, UnreleasedMemory } from "../../model.js";
+import type { DeviceMemory, MemoryReport, UnreleasedMemory } from "../../model.js";
 import type { ModelTable } from "../../table/model-table.js";
-import { availableOn, finiteOrNull, resolveBudget } from "./budget.js";
+import { availableOn, finiteOrNull, resolveBudget, type Pool } from "./budget.js";
 import { reservedOn } from "./claims.js";
-import { evictableOn } from "./room.js";
+import { evictableOn, type Tenant } from "./room.js";
 import { tenantsOf } from "./tenants.js";
 
 /** What is reserved, against the limits on the devices as last seen. */
 export function memoryReport(table: ModelTable, now: number, graceMs: number): MemoryReport {
-  const tenants = tenantsOf(table, now, graceMs);
-  const devices = resolveBudget(table.budget(), table.devices()).map((pool) => ({
+  const pools = resolveBudget(table.budget(), table.devices());
+  return { devices: reportPools(pools, tenantsOf(table, now, graceMs)), unreleased: unreleasedMemory(table) };
+}
+
+/** One row per pool. */
+export function reportPools(pools: readonly Pool[], tenants: readonly Tenant[]): DeviceMemory[] {
+  const measured = tenants.filter((tenant) => tenant.measured);
+  return pools.map((pool) => ({
     device: pool.device,
     limitBytes: finiteOrNull(pool.limitBytes),
     reservedBytes: reservedOn(pool.device, tenants),
-    measuredBytes: reservedOn(
-      pool.device,
-      tenants.filter((tenant) => tenant.measured),
-    ),
+    measuredBytes: reservedOn(pool.device, measured),
     availableBytes: finiteOrNull(availableOn(pool, tenants)),
     evictableBytes: evictableOn(pool.device, tenants),
   }));
-  return { devices, unreleased: unreleasedMemory(table) };
 }
 
 /** Memory whose model is not there any more: being given back, or stuck. */

@@ -1,10 +1,12 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { MemoryNeed } from "../../../src/index.js";
-import { availableOn, checkFit, reportPools } from "../../../src/manager/memory/budget.js";
+import { availableOn, checkFit } from "../../../src/manager/memory/budget.js";
 import { bytesOn, chargesOf, reservedOn } from "../../../src/manager/memory/claims.js";
 import type { Claim } from "../../../src/manager/memory/claims.js";
 import { claimOf } from "../../../src/manager/memory/placement.js";
+import { reportPools } from "../../../src/manager/memory/report.js";
+import type { Tenant } from "../../../src/manager/memory/room.js";
 import type { Device, DeviceInfo } from "../../../src/model.js";
 
 const DEVICES: readonly DeviceInfo[] = (["ram", "gpu:0", "gpu:1", "gpu:2"] as const).map((device) => ({
@@ -151,9 +153,18 @@ describe("a load of weights that are there already", () => {
 
 describe("the report", () => {
   it("has shared weights once, measured when one who holds them is", () => {
+    const tenant = (modelId: string, fate: Tenant["fate"], measured: boolean): Tenant => ({
+      ...model("a", measured),
+      modelId,
+      incarnation: 1,
+      fate,
+      isReady: true,
+      evictionPriority: 0,
+      lastUsedAt: 0,
+    });
     const [row] = reportPools(
       [{ device: "ram", limitBytes: 1_000, freeBytes: undefined }],
-      [model("a"), model("a", false)],
+      [tenant("one", "idle", true), tenant("other", "busy", false)],
     );
 
     expect(row).toEqual({
@@ -162,6 +173,7 @@ describe("the report", () => {
       reservedBytes: 120,
       measuredBytes: 110,
       availableBytes: 880,
+      evictableBytes: 10,
     });
   });
 });
