@@ -4,8 +4,9 @@ import type { ChatSampling } from "../backends/backend.js";
 import { InvalidOptionError } from "../errors.js";
 import type { ChatMessage, ChatOptions, ToolCall, ToolDefinition } from "../inference.js";
 import { check } from "../backends/option-check.js";
-import { checkText, choice, flag, generateShape, isRecord, object, samplingOf } from "./options.js";
-import type { DispatchOptions } from "./options.js";
+import { choice, flag, isRecord, object } from "./option-parts.js";
+import { checkText, generateShape, samplingOf } from "./request-options.js";
+import type { DispatchOptions } from "./request-options.js";
 
 const MAX_TOOLS = 128;
 

@@ -21,7 +21,7 @@ import type { ModelId } from "../model.js";
 import type { Entry } from "../table/entry.js";
 import type { Abortable, LiveModel } from "../table/live-model.js";
 import type { ModelTable } from "../table/model-table.js";
-import type { DispatchOptions } from "./options.js";
+import type { DispatchOptions } from "./request-options.js";
 import type { Held } from "./protocol.js";
 import type { MetricsRecorder } from "./metrics/recorder.js";
 import { outcomeOf, queueMsOf } from "./request-events.js";

@@ -28,7 +28,7 @@ import {
   checkTexts,
   checkTokens,
   type DispatchOptions,
-} from "./options.js";
+} from "./request-options.js";
 
 /** What a generation has been asked for, checked. */
 interface Asked {

@@ -50,13 +50,12 @@ import {
   checkModelOptions,
   checkNoModelOptions,
   checkRegisterOptions,
-  checkRequestOptions,
   checkSource,
   checkUnloadOptions,
-  checkWaitOptions,
   loadSettings,
 } from "./options.js";
 import { planLoad } from "./plan-load.js";
+import { checkRequestOptions, checkWaitOptions } from "./request-options.js";
 import { RequestEvents } from "./request-events.js";
 import { within } from "./within.js";
 
