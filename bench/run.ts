@@ -19,6 +19,7 @@ import { planAccuracy } from "./plan-accuracy.js";
 import { prefill } from "./prefill.js";
 import { prefixReuse } from "./prefix-reuse.js";
 import { serverSoak } from "./server-soak.js";
+import { soak } from "./soak.js";
 import { isQuick, table } from "./support/measure.js";
 import type { Figure } from "./support/measure.js";
 import { threads } from "./threads.js";
@@ -39,6 +40,7 @@ const benchmarks: Record<string, () => Promise<Figure[]>> = {
   prefill,
   "event-loop": eventLoop,
   "server-soak": serverSoak,
+  soak,
 };
 
 /** Each in a process of its own, so that none runs in what another has left behind. */
