@@ -10,7 +10,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import { isModelSupervisorError, ModelSupervisor } from "../src/index.js";
+import { isModelSupervisorError, ModelSupervisor, nodeLlamaCpp } from "../src/index.js";
 import type { ModelManager } from "../src/index.js";
 import { sharedEngine } from "../src/backends/node-llama-cpp/engine.js";
 import { makeRecallModel, recallKeys } from "../src/testing/index.js";
@@ -31,7 +31,7 @@ const SEED = Number(process.env["SOAK_SEED"] ?? 1);
 const STAYS = 0.5;
 const TTL_MS = 200;
 const SWEEP_MS = 50;
-const UNLOAD_EVERY_MS = 300;
+const UNLOAD_EVERY_MS = 500;
 const FORCED = 0.2;
 const OPTIONS = {
   mode: "server",
@@ -59,6 +59,7 @@ export async function soak(): Promise<Figure[]> {
     }
     await using models = await ModelSupervisor.start({
       name: "soak",
+      backend: nodeLlamaCpp({ calibrationFile: false }),
       memoryBudget: "unlimited",
       overBudget: "evict-idle",
       maxThreads: 1,
@@ -154,7 +155,10 @@ async function runFor(seconds: number, models: ModelManager, subjects: readonly 
     const random = seededRandom(seed);
     while (performance.now() < until) {
       await pause(UNLOAD_EVERY_MS);
-      const { modelId } = oneOf(subjects, random);
+      // of the loaded ones: an unload of one that is loading takes it away from all who wait for it
+      const loaded = models.list().filter(({ status }) => status === "ready");
+      if (loaded.length === 0) continue;
+      const { id: modelId } = oneOf(loaded, random);
       const force = random() < FORCED;
       const what = force ? "forced" : "drained";
       await models.unload(modelId, { force, timeoutMs: force ? 0 : 1_000 }).then(
