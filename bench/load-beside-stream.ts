@@ -11,8 +11,8 @@ import type { BenchModel } from "./support/models.js";
 
 const STREAMING: BenchModel = "small-f16";
 const LOADING: BenchModel[] = ["large-f16", "small-f16"];
-const TOKENS = isQuick ? 64 : 768;
-const ROUNDS = { rounds: isQuick ? 2 : 9, warmUp: 1 };
+const TOKENS = isQuick ? 64 : 384;
+const ROUNDS = { rounds: isQuick ? 2 : 7, warmUp: 1 };
 const LEAST = 0.9;
 const OPTIONS = { contextSize: 1024, parallel: 1 } as const;
 
