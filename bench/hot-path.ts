@@ -2,12 +2,10 @@
 import { ModelSupervisor } from "../src/index.js";
 import type { Clock, ModelManager } from "../src/index.js";
 import { hold } from "../src/manager/dispatch.js";
-import { createModelTable } from "../src/table/model-table.js";
-import { blank } from "../src/manager/decision.js";
-import { LiveModel } from "../src/table/live-model.js";
 import { FakeBackend } from "../src/testing/index.js";
 import { interleave, median } from "./support/measure.js";
 import type { Figure } from "./support/measure.js";
+import { readyTable } from "./support/ready-table.js";
 
 const CALLS = 1_000_000;
 const ROUNDS = 15;
@@ -19,20 +17,13 @@ export async function hotPath(): Promise<Figure[]> {
 
 /** The table as the manager has it, with fifty ready models; the clock is the system's. */
 async function tablePath(): Promise<Figure[]> {
-  const backend = new FakeBackend();
-  const { table, writer } = createModelTable([]);
   const clock: Clock = { now: () => Date.now(), setTimeout: () => undefined, clearTimeout: () => undefined };
-  for (let index = 0; index < MODELS; index++) {
-    const live = new LiveModel({ ...(await fakeBacking(backend)) });
-    const settings = { capabilities: undefined, mode: undefined, engine: {} };
-    writer.put({ ...blank(`model-${index}`, "m.gguf", settings, true), status: "ready", live });
-  }
-  const ids = Array.from({ length: MODELS }, (_, index) => `model-${index}`);
+  const { table, ids } = await readyTable(MODELS);
   let found = 0;
   const path = () => {
     for (let call = 0; call < CALLS; call++) {
-      const { live } = hold(table, ids[call % MODELS] ?? "", clock);
-      live.block.release(clock.now());
+      const held = hold(table, ids[call % MODELS] ?? "", clock.now());
+      held?.live.block.release(clock.now());
     }
   };
   const lookup = () => {
@@ -55,23 +46,6 @@ async function tablePath(): Promise<Figure[]> {
     },
     { figure: "table lookup alone", target: "≤ 40 ns", measured: `${lookupNs.toFixed(0)} ns`, met: lookupNs <= 40 },
   ];
-}
-
-async function fakeBacking(backend: FakeBackend) {
-  const { signal } = new AbortController();
-  const model = await backend.resolve("m.gguf", {}, signal);
-  const profile = {
-    mode: "server",
-    capabilities: ["generate"],
-    contextSize: 8,
-    parallel: 1,
-    threads: 1,
-    maxQueue: 1,
-  } as const;
-  return backend.start(
-    { modelId: "m", incarnation: 1, model, profile, gpuLayers: 0 },
-    { signal, maxThreads: 1, onProgress: () => undefined },
-  );
 }
 
 /** From the call of `generate` to the entry of the backing. */

@@ -6,6 +6,7 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 import packageJson from "../package.json" with { type: "json" };
 import { calibrated } from "./calibrated.js";
+import { coldStart } from "./cold-start.js";
 import { cycles } from "./cycles.js";
 import { disposeUnderLoad } from "./dispose-under-load.js";
 import { eightStreams } from "./eight-streams.js";
@@ -13,12 +14,15 @@ import { eventLoop } from "./event-loop.js";
 import { fugood } from "./fugood.js";
 import { hotPath } from "./hot-path.js";
 import { llamaServer } from "./llama-server.js";
+import { loadBesideStream } from "./load-beside-stream.js";
 import { loadOverhead } from "./load-overhead.js";
+import { manyModels } from "./many-models.js";
 import { oneStream } from "./one-stream.js";
 import { planAccuracy } from "./plan-accuracy.js";
 import { prefill } from "./prefill.js";
 import { prefixReuse } from "./prefix-reuse.js";
 import { serverSoak } from "./server-soak.js";
+import { soak } from "./soak.js";
 import { isQuick, table } from "./support/measure.js";
 import type { Figure } from "./support/measure.js";
 import { threads } from "./threads.js";
@@ -39,6 +43,10 @@ const benchmarks: Record<string, () => Promise<Figure[]>> = {
   prefill,
   "event-loop": eventLoop,
   "server-soak": serverSoak,
+  "many-models": manyModels,
+  "cold-start": coldStart,
+  "load-beside-stream": loadBesideStream,
+  soak,
 };
 
 /** Each in a process of its own, so that none runs in what another has left behind. */

@@ -9,13 +9,12 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import { setFlagsFromString } from "node:v8";
-import { runInNewContext } from "node:vm";
 import { LlamaContextSequence } from "node-llama-cpp";
 import { ModelSupervisor } from "../src/index.js";
 import type { ModelManager } from "../src/index.js";
 import { makeRecallModel } from "../src/testing/index.js";
-import { isQuick } from "./support/measure.js";
+import { collectGarbage } from "./support/garbage.js";
+import { count, isQuick } from "./support/measure.js";
 import type { Figure } from "./support/measure.js";
 import { ANSWERED, keyOf, runRequest, SOAK_CONTEXT } from "./support/soak-requests.js";
 import type { Outcome, Verdict } from "./support/soak-requests.js";
@@ -189,20 +188,7 @@ async function withConfusedSlots<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-function count<T>(items: readonly T[], name: (item: T) => string): string {
-  const counts: Record<string, number> = {};
-  for (const item of items) counts[name(item)] = (counts[name(item)] ?? 0) + 1;
-  return Object.entries(counts)
-    .toSorted(([a], [b]) => a.localeCompare(b))
-    .map(([key, value]) => `${key} ${value}`)
-    .join(", ");
-}
-
 function heapMiB(): number {
-  setFlagsFromString("--expose-gc");
-  const collect: unknown = runInNewContext("gc");
-  if (typeof collect !== "function") throw new TypeError("There is no garbage collector to call");
-  collect();
-  collect();
+  collectGarbage();
   return process.memoryUsage().heapUsed / 2 ** 20;
 }

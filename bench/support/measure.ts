@@ -80,6 +80,16 @@ export function speed(figure: string, ours: readonly number[], theirs: readonly 
   };
 }
 
+/** How many of each name, by name. */
+export function count<T>(items: readonly T[], name: (item: T) => string): string {
+  const counts: Record<string, number> = {};
+  for (const item of items) counts[name(item)] = (counts[name(item)] ?? 0) + 1;
+  return Object.entries(counts)
+    .toSorted(([a], [b]) => a.localeCompare(b))
+    .map(([key, value]) => `${key} ${value}`)
+    .join(", ");
+}
+
 export function table(figures: readonly Figure[]): string {
   const rows = figures.map(
     ({ figure, target, measured, met }) =>

@@ -8,8 +8,8 @@ import type { Random } from "../../src/testing/gguf/random.js";
 
 export const SOAK_CONTEXT = 1_024;
 
-/** In what share of the requests. The first four are well-formed and left alone: they are to be answered. */
-const SHARES = {
+/** In what share of the requests. Those of {@link ANSWERED} are well-formed and left alone: they are to be answered. */
+export const SHARES = {
   generate: 0.28,
   stream: 0.16,
   chat: 0.12,
@@ -26,9 +26,12 @@ const SHARES = {
   unread: 0.02,
   /** Something that is to be refused. */
   bad: 0.08,
+  /** Of a model that can do both. */
+  embed: 0,
 };
 export type Kind = keyof typeof SHARES;
-export const ANSWERED: readonly Kind[] = ["generate", "stream", "chat", "streamChat"];
+export type Shares = Readonly<Record<Kind, number>>;
+export const ANSWERED: readonly Kind[] = ["generate", "stream", "chat", "streamChat", "embed"];
 
 /**
  * `exact`: the right answer. `wrong`: another one, or a behaviour that must not be. `refused`: bad input, refused with
@@ -49,16 +52,31 @@ export function keyOf(number: number, shift = 0): string {
   return recallKeys[(number + shift) % recallKeys.length] ?? "";
 }
 
-const answerOf = (key: string) => `your word is ${key}`;
 const FILLER = "some text that stands before it ";
 /** Tokens of it: at least so many. */
 const FILLER_TOKENS = 6;
 const OPENING_SENTENCES = 12;
 /** About what the slowest requests take. */
 const LATENCY_MS = 300;
+/** Of a vector to the one that came when nothing else ran. */
+const LEAST_COSINE = 0.999_999;
+
+/** Who is asked, and what its answers are. */
+export interface Subject {
+  readonly modelId: string;
+  /** What its answers begin with. */
+  readonly opening: string;
+  /** The vector of {@link embeddedText} of each key. */
+  readonly embeddings?: ReadonlyMap<string, readonly number[]>;
+}
+
+/** The model that is loaded as "m" and made without options. */
+const ONLY: Subject = { modelId: "m", opening: "your word is" };
 
 export interface SoakRequest {
   readonly models: ModelManager;
+  readonly subject?: Subject;
+  readonly shares?: Shares;
   readonly number: number;
   readonly seed: number;
   /** Other than 0 in the control. */
@@ -66,10 +84,11 @@ export interface SoakRequest {
 }
 
 /** Runs one request to its end and tells what became of it. Never rejects. */
-export async function runRequest({ models, number, seed, shift }: SoakRequest): Promise<Outcome> {
+export async function runRequest(request: SoakRequest): Promise<Outcome> {
+  const { models, subject = ONLY, shares = SHARES, number, seed, shift } = request;
   const random = seededRandom(seed * 1_000_003 + number);
-  const kind = draw(random);
-  const ask = new Ask(models, random, keyOf(number, shift), answerOf(keyOf(number)));
+  const kind = draw(random, shares);
+  const ask = new Ask(models, subject, random, keyOf(number, shift), keyOf(number));
   try {
     return { kind, cachedTokens: 0, ...(await ask[kind]()) };
   } catch (error) {
@@ -78,9 +97,14 @@ export async function runRequest({ models, number, seed, shift }: SoakRequest): 
   }
 }
 
-function draw(random: Random): Kind {
-  let left = random() * Object.values(SHARES).reduce((sum, share) => sum + share, 0);
-  for (const [kind, share] of Object.entries(SHARES) as [Kind, number][]) if ((left -= share) < 0) return kind;
+/** What is given to `embed`: as short as can be, for it is one of many. */
+export function embeddedText(key: string): string {
+  return `the key is ${key}`;
+}
+
+function draw(random: Random, shares: Shares): Kind {
+  let left = random() * Object.values(shares).reduce((sum, share) => sum + share, 0);
+  for (const [kind, share] of Object.entries(shares) as [Kind, number][]) if ((left -= share) < 0) return kind;
   return "generate";
 }
 
@@ -89,35 +113,42 @@ type Judged = Pick<Outcome, "verdict" | "detail"> & { readonly cachedTokens?: nu
 /** One request; a method for each kind. */
 class Ask implements Record<Kind, () => Promise<Judged>> {
   readonly #models: ModelManager;
+  readonly #subject: Subject;
+  readonly #id: string;
   readonly #random: Random;
   readonly #key: string;
+  readonly #dueKey: string;
   readonly #answer: string;
 
-  constructor(models: ModelManager, random: Random, key: string, answer: string) {
+  /** `key` is what the request asks with, `dueKey` what is to come of it. */
+  constructor(models: ModelManager, subject: Subject, random: Random, key: string, dueKey: string) {
     this.#models = models;
+    this.#subject = subject;
+    this.#id = subject.modelId;
     this.#random = random;
     this.#key = key;
-    this.#answer = answer;
+    this.#dueKey = dueKey;
+    this.#answer = `${subject.opening} ${dueKey}`;
   }
 
   async generate(): Promise<Judged> {
     const options = this.#options();
-    return this.#judge(await this.#models.generate("m", this.#prompt(), options), options.maxTokens);
+    return this.#judge(await this.#models.generate(this.#id, this.#prompt(), options), options.maxTokens);
   }
 
   async chat(): Promise<Judged> {
     const options = this.#options();
-    return this.#judge(await this.#models.chat("m", this.#messages(), options), options.maxTokens);
+    return this.#judge(await this.#models.chat(this.#id, this.#messages(), options), options.maxTokens);
   }
 
   stream(): Promise<Judged> {
     const options = this.#options();
-    return this.#readAll(this.#models.stream("m", this.#prompt(), options), options.maxTokens);
+    return this.#readAll(this.#models.stream(this.#id, this.#prompt(), options), options.maxTokens);
   }
 
   streamChat(): Promise<Judged> {
     const options = this.#options();
-    return this.#readAll(this.#models.streamChat("m", this.#messages(), options), options.maxTokens);
+    return this.#readAll(this.#models.streamChat(this.#id, this.#messages(), options), options.maxTokens);
   }
 
   async abort(): Promise<Judged> {
@@ -129,8 +160,8 @@ class Ask implements Record<Kind, () => Promise<Judged>> {
     const timer = setTimeout(() => controller.abort(reason), afterMs);
     try {
       if (!isAtFirstPiece)
-        return this.#judge(await this.#models.generate("m", this.#prompt(), options), options.maxTokens);
-      for await (const _ of this.#models.stream("m", this.#prompt(), options)) controller.abort(reason);
+        return this.#judge(await this.#models.generate(this.#id, this.#prompt(), options), options.maxTokens);
+      for await (const _ of this.#models.stream(this.#id, this.#prompt(), options)) controller.abort(reason);
       return { verdict: "gone", detail: "" };
     } catch (error) {
       if (error === reason) return { verdict: "aborted", detail: "" };
@@ -142,12 +173,12 @@ class Ask implements Record<Kind, () => Promise<Judged>> {
 
   async timeout(): Promise<Judged> {
     const options = { ...this.#options(), timeoutMs: Math.ceil(this.#random() * LATENCY_MS) };
-    return this.#judge(await this.#models.generate("m", this.#prompt(), options), options.maxTokens);
+    return this.#judge(await this.#models.generate(this.#id, this.#prompt(), options), options.maxTokens);
   }
 
   async left(): Promise<Judged> {
     const pieces = 1 + Math.floor(this.#random() * 3);
-    const stream = this.#models.stream("m", this.#prompt(), { ...this.#options(), maxTokens: 32 });
+    const stream = this.#models.stream(this.#id, this.#prompt(), { ...this.#options(), maxTokens: 32 });
     let text = "";
     let count = 0;
     for await (const piece of stream) {
@@ -158,20 +189,30 @@ class Ask implements Record<Kind, () => Promise<Judged>> {
   }
 
   async dropped(): Promise<Judged> {
-    const iterator = this.#models.stream("m", this.#prompt(), this.#options())[Symbol.asyncIterator]();
+    const iterator = this.#models.stream(this.#id, this.#prompt(), this.#options())[Symbol.asyncIterator]();
     const { value } = await iterator.next();
     const text = typeof value === "string" ? value : "";
     return this.#answer.startsWith(text.trim()) ? { verdict: "gone", detail: "" } : this.#wrong(text);
   }
 
   async unread(): Promise<Judged> {
-    this.#models.stream("m", this.#prompt(), this.#options());
+    this.#models.stream(this.#id, this.#prompt(), this.#options());
     await pause(1);
     return { verdict: "gone", detail: "" };
   }
 
+  async embed(): Promise<Judged> {
+    const { embedding } = await this.#models.embed(this.#id, embeddedText(this.#key));
+    const due = this.#subject.embeddings?.get(this.#dueKey);
+    if (due === undefined) throw new RangeError("It is not known what is due");
+    const cosine = embedding.reduce((sum, value, index) => sum + value * (due[index] ?? NaN), 0);
+    return cosine > LEAST_COSINE
+      ? { verdict: "exact", detail: "" }
+      : { verdict: "wrong", detail: `a vector at cosine ${cosine.toFixed(6)} to the one that was due` };
+  }
+
   async bad(): Promise<Judged> {
-    const cases = badCalls(this.#models, this.#prompt());
+    const cases = badCalls(this.#models, this.#id, this.#prompt());
     const chosen = cases[Math.floor(this.#random() * cases.length)];
     if (chosen === undefined) throw new RangeError("There is no such case");
     const [code, call] = chosen;
@@ -220,7 +261,7 @@ class Ask implements Record<Kind, () => Promise<Judged>> {
     const messages: ChatMessage[] = this.#random() < 0.5 ? [{ role: "system", content: "be kind" }] : [];
     messages.push({ role: "user", content: this.#prompt(0.7) });
     for (let turn = 1; turn < turns; turn++) {
-      const content = answerOf(this.#key);
+      const content = `${this.#subject.opening} ${this.#key}`;
       messages.push({ role: "assistant", content }, { role: "user", content: "and what was it again?" });
     }
     return messages;
@@ -238,25 +279,29 @@ class Ask implements Record<Kind, () => Promise<Judged>> {
 }
 
 /** What is to be refused, and with which code. */
-function badCalls(models: ModelManager, prompt: string): readonly (readonly [ErrorCode, () => Promise<unknown>])[] {
+function badCalls(
+  models: ModelManager,
+  id: string,
+  prompt: string,
+): readonly (readonly [ErrorCode, () => Promise<unknown>])[] {
   const misspelt = { maxTokens: 8, temprature: 0 };
   const long = FILLER.repeat(SOAK_CONTEXT / 2);
   const loneSurrogate = `${prompt}\ud800`;
   return [
-    ["invalid_option", () => models.generate("m", loneSurrogate)],
-    ["invalid_option", () => models.chat("m", [{ role: "user", content: loneSurrogate }])],
-    ["invalid_option", () => models.generate("m", prompt, { maxTokens: 0 })],
-    ["invalid_option", () => models.generate("m", prompt, { maxTokens: NaN })],
-    ["invalid_option", () => models.generate("m", prompt, misspelt)],
-    ["invalid_option", () => models.generate("m", prompt, { stop: "" })],
-    ["invalid_option", () => models.generate("m", prompt, { scope: "s".repeat(300) })],
-    ["invalid_option", () => models.generate("m", prompt, { jsonSchema: { patternProperties: {} } })],
-    ["invalid_option", () => models.chat("m", [])],
-    ["invalid_option", () => models.detokenize("m", [1e9])],
-    ["context_length_exceeded", () => models.generate("m", prompt, { maxTokens: 1e9 })],
-    ["context_length_exceeded", () => models.generate("m", long)],
-    ["context_length_exceeded", () => models.stream("m", long).result],
-    ["unsupported_capability", () => models.embed("m", prompt)],
+    ["invalid_option", () => models.generate(id, loneSurrogate)],
+    ["invalid_option", () => models.chat(id, [{ role: "user", content: loneSurrogate }])],
+    ["invalid_option", () => models.generate(id, prompt, { maxTokens: 0 })],
+    ["invalid_option", () => models.generate(id, prompt, { maxTokens: NaN })],
+    ["invalid_option", () => models.generate(id, prompt, misspelt)],
+    ["invalid_option", () => models.generate(id, prompt, { stop: "" })],
+    ["invalid_option", () => models.generate(id, prompt, { scope: "s".repeat(300) })],
+    ["invalid_option", () => models.generate(id, prompt, { jsonSchema: { patternProperties: {} } })],
+    ["invalid_option", () => models.chat(id, [])],
+    ["invalid_option", () => models.detokenize(id, [1e9])],
+    ["context_length_exceeded", () => models.generate(id, prompt, { maxTokens: 1e9 })],
+    ["context_length_exceeded", () => models.generate(id, long)],
+    ["context_length_exceeded", () => models.stream(id, long).result],
+    ["unsupported_capability", () => models.embed(id, prompt)],
     ["not_loaded", () => models.generate("nobody", prompt)],
   ];
 }

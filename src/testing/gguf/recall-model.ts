@@ -16,14 +16,17 @@ export const recallKeys: readonly string[] = (
 export interface RecallModelOptions extends FileOptions {
   /** Tokens that the model claims to be trained for. @defaultValue 8192 */
   readonly contextLength?: number;
+  /** What its answers begin with, before the key: three words, so that several models can be told apart. @defaultValue "your word is" */
+  readonly opening?: string;
 }
 
 // What the numbers of a state mean: kind of token, flags, the key a token is, the key that attention found.
 const EVERY = 0;
 const KEY = 1;
 const BEGIN = 2;
-const SAID = 3; // and the three after it: which word of the answer was said last
-const IS_KEY = SAID + 4;
+const OPENING_WORDS = 3;
+const SAID = 3; // and those after it: which word of the answer was said last, the opening's or the one that follows
+const IS_KEY = SAID + OPENING_WORDS + 1;
 const FOUND = IS_KEY + recallKeys.length;
 const LENGTH = 128;
 
@@ -35,14 +38,18 @@ const LENGTH = 128;
  * @throws TypeError naming the option that is wrong.
  */
 export async function makeRecallModel(file: string, options: RecallModelOptions = {}): Promise<WrittenFiles> {
-  refuseUnknownOptions(options, ["contextLength"]);
-  const { contextLength = 8192 } = options;
+  refuseUnknownOptions(options, ["contextLength", "opening"]);
+  const { contextLength = 8192, opening = "your word is" } = options;
   requireInteger("contextLength", contextLength);
 
   const vocabulary = spmVocabulary(recallKeys);
   const keyTokens = recallKeys.map((key) => [vocabulary.id(SPACE + key), addBareWord(vocabulary, key)]);
   const promptTokens = vocabulary.size;
-  const words = addRecitation(vocabulary, "your word is");
+  const words = addRecitation(vocabulary, opening);
+  if (words.length !== OPENING_WORDS)
+    throw new TypeError(
+      `The option "opening" must be ${OPENING_WORDS} different words, not ${JSON.stringify(opening)}`,
+    );
   const keyAnswers = recallKeys.flatMap((key) => addRecitation(vocabulary, ` ${key}`));
   const nothing = addRecitation(vocabulary, " nothing");
 

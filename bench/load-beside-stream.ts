@@ -1,0 +1,90 @@
+/**
+ * What the load of another model costs a stream that runs: tokens/s while one is loaded and unloaded again and again,
+ * against the same stream undisturbed, in turn.
+ */
+import { ModelSupervisor, nodeLlamaCpp } from "../src/index.js";
+import type { ModelManager } from "../src/index.js";
+import { alternate, isQuick, median, percentile, speed } from "./support/measure.js";
+import type { Figure } from "./support/measure.js";
+import { benchModel } from "./support/models.js";
+import type { BenchModel } from "./support/models.js";
+
+const STREAMING: BenchModel = "small-f16";
+const LOADING: BenchModel[] = ["large-f16", "small-f16"];
+const TOKENS = isQuick ? 64 : 384;
+const ROUNDS = { rounds: isQuick ? 2 : 7, warmUp: 1 };
+const LEAST = 0.9;
+const OPTIONS = { contextSize: 1024, parallel: 1 } as const;
+
+export async function loadBesideStream(): Promise<Figure[]> {
+  const figures: Figure[] = [];
+  for (const maxThreads of [1, 2]) {
+    await using models = await ModelSupervisor.start({
+      name: `load-beside-stream ${maxThreads}`,
+      backend: nodeLlamaCpp({ calibrationFile: false }),
+      memoryBudget: "unlimited",
+      maxThreads,
+    });
+    // one thread for the stream: more of them slow a model of this size down
+    await models.load("streaming", await benchModel(STREAMING), { ...OPTIONS, threads: 1 });
+    for (const file of LOADING) figures.push(...(await beside(models, file, maxThreads)));
+  }
+  return figures;
+}
+
+async function beside(models: ModelManager, name: BenchModel, maxThreads: number): Promise<Figure[]> {
+  const file = await benchModel(name);
+  const gaps: Record<"alone" | "disturbed", number[]> = { alone: [], disturbed: [] };
+  let loads = 0;
+  const loadMs: number[] = [];
+  const alone = () => stream(models, gaps.alone);
+  const disturbed = async () => {
+    let isOver = false;
+    const loading = (async () => {
+      while (!isOver) {
+        const began = performance.now();
+        await models.load("other", file, { ...OPTIONS, parallel: 4, threads: 1 });
+        loadMs.push(performance.now() - began);
+        loads++;
+        await models.unload("other");
+      }
+    })();
+    const rate = await stream(models, gaps.disturbed);
+    isOver = true;
+    await loading;
+    return rate;
+  };
+  const rates = await alternate(ROUNDS, { alone, disturbed });
+  const figure = `a stream of ${STREAMING} while ${name} is loaded again and again (${loads} loads, median ${median(loadMs).toFixed(0)} ms), against undisturbed, maxThreads ${maxThreads}`;
+  return [
+    speed(figure, rates.disturbed, rates.alone, LEAST),
+    {
+      figure: "time between two pieces of the same",
+      target: "stated",
+      measured: `p50 ${shown(gaps.disturbed, 0.5)}, p99 ${shown(gaps.disturbed, 0.99)}, most ${shown(gaps.disturbed, 1)} ms (undisturbed ${shown(gaps.alone, 0.5)}, ${shown(gaps.alone, 0.99)}, ${shown(gaps.alone, 1)})`,
+      met: undefined,
+    },
+  ];
+}
+
+function shown(values: readonly number[], share: number): string {
+  return percentile(values, share).toFixed(1);
+}
+
+let streams = 0;
+
+/** Tokens/s of a greedy stream that is read as it comes; the time between its pieces goes to `gaps`. */
+async function stream(models: ModelManager, gaps: number[]): Promise<number> {
+  const options = { maxTokens: TOKENS, temperature: 0, scope: `stream ${streams++}` };
+  const began = performance.now();
+  const running = models.stream("streaming", "the cat is blue and", options);
+  let last = began;
+  for await (const _ of running) {
+    const now = performance.now();
+    gaps.push(now - last);
+    last = now;
+  }
+  const { usage } = await running.result;
+  if (usage.completionTokens !== TOKENS) throw new Error(`${TOKENS} tokens were wanted: ${JSON.stringify(usage)}`);
+  return TOKENS / ((performance.now() - began) / 1000);
+}
