@@ -1,0 +1,364 @@
+import fc from "fast-check";
+import { SimulatedClock } from "xstate";
+import type { Clock, Lease, MemoryBudget, ModelDeclaration, ModelManager, ModelOptions } from "../../../src/index.js";
+import { isModelSupervisorError } from "../../../src/index.js";
+import type { Backing } from "../../../src/backends/backend.js";
+import type { ManagerEvent } from "../../../src/manager/protocol.js";
+import type { LiveModel } from "../../../src/table/live-model.js";
+import { FakeBackend } from "../../../src/testing/index.js";
+import type { FakeModel, Gate } from "../../../src/testing/index.js";
+import type { CodeUnderTest } from "./code-under-test.js";
+
+const UNIT = 1e9;
+export const IDS = ["a", "b", "c", "d", "e", "f"] as const;
+export type Id = (typeof IDS)[number];
+export const STEPS = ["resolve", "start", "generate", "token", "dispose"] as const;
+
+const E_ANSWER = Array.from({ length: 12 }, () => "x".repeat(10_000)).join(" ");
+
+/** Two of them fit together, mostly; "f" never fits. "e" speaks so much that a stream which nobody reads is paused. */
+const MODELS: Record<Id, FakeModel> = {
+  a: { ramBytes: 1 * UNIT, gpuWeightsBytes: 1 * UNIT },
+  b: { ramBytes: 3 * UNIT },
+  c: { ramBytes: 1 * UNIT, gpuWeightsBytes: 2 * UNIT, gpuContextBytes: 1 * UNIT },
+  d: { ramBytes: 4 * UNIT, gpuWeightsBytes: 2 * UNIT },
+  e: {
+    ramBytes: 2 * UNIT,
+    measured: { ramBytes: 1 * UNIT },
+    reply: E_ANSWER,
+  },
+  f: { ramBytes: 11 * UNIT },
+};
+
+/** What a world is like from its beginning. */
+const optionsOfModel = fc.record({
+  declared: fc.constantFrom("eager" as const, "lazy" as const, "lazy" as const, "no" as const, "no" as const),
+  ttlMs: fc.constantFrom(undefined, undefined, 50, 5_000),
+  evictable: fc.constantFrom(true, true, true, false),
+  evictionPriority: fc.constantFrom(0, 0, 1, -1),
+  warmUp: fc.constantFrom(false, false, false, true),
+});
+export const plans = fc.record({
+  overBudget: fc.constantFrom("evict-idle" as const, "evict-idle" as const, "refuse" as const),
+  maxWaitMs: fc.constantFrom(0, 100, 2_000, 30_000),
+  sweepIntervalMs: fc.constantFrom(10, 1_000),
+  defaultTtlMs: fc.constantFrom(Infinity, Infinity, 500),
+  pools: fc.constantFrom("total" as const, "devices" as const),
+  /** Steps of the engine that wait for the test. */
+  held: fc.subarray([...STEPS]),
+  /** The hard case: an engine that does not hear its aborts. */
+  ignoreAbort: fc.boolean(),
+  models: fc.record({
+    a: optionsOfModel,
+    b: optionsOfModel,
+    c: optionsOfModel,
+    d: optionsOfModel,
+    e: optionsOfModel,
+    f: optionsOfModel,
+  }),
+  ending: fc.constantFrom("quiet" as const, "close" as const, "close-first" as const),
+});
+export type Plan = typeof plans extends fc.Arbitrary<infer P> ? P : never;
+
+/** One backing that was started, from the model's point of view. */
+export interface Life {
+  readonly modelId: string;
+  readonly incarnation: number;
+  readonly backing: Backing;
+  /** Once the manager has it. */
+  live?: LiveModel;
+  disposals: number;
+  disposalFailed: boolean;
+  /** Its requests were cut off: by force, a close, a crash or the end of the manager. */
+  forced: boolean;
+  /** Who listens for it to fall idle. */
+  listeners: number;
+}
+
+export interface HeldLease {
+  readonly lease: Lease;
+  nativeTaken: boolean;
+}
+
+/** A call that has not been answered yet, and how its caller may leave. */
+export interface Call {
+  readonly label: string;
+  /** Absent where the call takes no signal. */
+  readonly controller: AbortController | undefined;
+  isSettled: boolean;
+}
+
+/** Timers are counted, so that one that is left behind is seen. */
+export class CountingClock implements Clock {
+  readonly #clock = new SimulatedClock();
+  readonly pending = new Set<unknown>();
+  now = () => this.#clock.now();
+  setTimeout = (callback: () => void, delayMs: number) => {
+    const handle: unknown = this.#clock.setTimeout(() => {
+      this.pending.delete(handle);
+      callback();
+    }, delayMs);
+    this.pending.add(handle);
+    return handle;
+  };
+  clearTimeout = (handle: unknown) => {
+    this.pending.delete(handle);
+    if (typeof handle === "number") this.#clock.clearTimeout(handle);
+  };
+  increment = (ms: number) => this.#clock.increment(ms);
+}
+
+/** A bug that is thrown into the manager or the tasks' supervisor. */
+const BUG = new Error("a bug");
+
+/** The real tree on the fake backend, and all that a walk has to know of it to judge it. */
+export class World {
+  readonly plan: Plan;
+  readonly code: CodeUnderTest;
+  readonly clock = new CountingClock();
+  readonly backend = new FakeBackend({ models: MODELS, ramBytes: 16 * UNIT, gpuBytes: [16 * UNIT] });
+  readonly devices = this.backend.deviceList;
+  readonly gates: Record<string, Gate> = {};
+  readonly lives: Life[] = [];
+  readonly leases: HeldLease[] = [];
+  readonly calls: Call[] = [];
+  /** Why callers left: they may be told so. */
+  readonly reasons = new Set<unknown>();
+  readonly violations: string[] = [];
+  /** What is over its limit since the limit was lowered; it may only become less. */
+  readonly overhang = new Map<string, number>();
+  readonly loadsSince = new Map<string, number>();
+  readonly stepNow: { breaks: "manager" | "loads" | undefined } = { breaks: undefined };
+  restarts = 0;
+  isEnding = false;
+  models!: ModelManager;
+  readonly #restore: (() => void)[] = [];
+
+  constructor(plan: Plan, code: CodeUnderTest) {
+    this.plan = plan;
+    this.code = code;
+    for (const step of plan.held)
+      this.gates[step] = this.backend.hold(step, undefined, { ignoreAbort: plan.ignoreAbort });
+    this.#watchEngine();
+    this.#watchManager();
+  }
+
+  static count = 0;
+
+  async start(): Promise<void> {
+    const { overBudget, maxWaitMs, sweepIntervalMs, defaultTtlMs } = this.plan;
+    this.models = await this.code.ModelSupervisor.start({
+      name: `walk-${++World.count}`,
+      backend: this.backend,
+      clock: this.clock,
+      logger: { warn: () => undefined },
+      memoryBudget: this.budget(10),
+      overBudget,
+      maxWaitMs,
+      sweepIntervalMs,
+      defaultTtlMs,
+      models: IDS.flatMap((id): ModelDeclaration[] => {
+        const { declared } = this.plan.models[id];
+        return declared === "no" ? [] : [{ id, source: id, loadPolicy: declared, ...this.optionsOf(id) }];
+      }),
+    });
+    const now = this.clock.now();
+    for (const { id, status, incarnation } of this.models.list())
+      if (status === "loading") this.loadsSince.set(`${id}#${incarnation}`, now);
+    this.models.on("model:loading", ({ modelId, incarnation }) =>
+      this.loadsSince.set(`${modelId}#${incarnation}`, this.clock.now()),
+    );
+    this.models.on("model:unloading", (event) => this.#judgeUnload(event));
+  }
+
+  end(): void {
+    for (const restore of this.#restore) restore();
+  }
+
+  optionsOf(id: Id): ModelOptions {
+    const { declared: _, ...options } = this.plan.models[id];
+    return options;
+  }
+
+  /** `units`: 10 let two or three models in. */
+  budget(units: number): MemoryBudget {
+    if (this.plan.pools === "total") return units * UNIT;
+    return { ram: Math.ceil(units * 0.7) * UNIT, gpu: [Math.ceil(units * 0.5) * UNIT] };
+  }
+
+  answerOf(id: string): string {
+    return id === "e" ? E_ANSWER : "one two three four five six seven eight";
+  }
+
+  /** The devices cannot be told for a while. */
+  toggleDevices(): void {
+    const { backend, devices } = this;
+    backend.deviceList = backend.deviceList === devices ? new Error("the devices cannot be told") : devices;
+  }
+
+  violated(what: string): void {
+    this.violations.push(what);
+  }
+
+  /** Follows a call to its end, which is a value, a typed error, or the caller's own reason. */
+  call<T>(label: string, begin: (signal: AbortSignal) => Promise<T>, then?: (value: T) => void): void {
+    const controller = new AbortController();
+    this.#follow(label, controller, begin(controller.signal), then);
+  }
+
+  /** The same for a call that nobody can leave. */
+  order(label: string, begun: Promise<unknown>): void {
+    this.#follow(label, undefined, begun);
+  }
+
+  #follow<T>(
+    label: string,
+    controller: AbortController | undefined,
+    promise: Promise<T>,
+    then?: (value: T) => void,
+  ): void {
+    const call: Call = { label, controller, isSettled: false };
+    this.calls.push(call);
+    promise.then(
+      (value) => {
+        call.isSettled = true;
+        then?.(value);
+      },
+      (error: unknown) => {
+        call.isSettled = true;
+        if (!this.#isFair(error)) this.violated(`${label} was rejected with ${String(error)}`);
+      },
+    );
+  }
+
+  #isFair(error: unknown): boolean {
+    if (error instanceof AggregateError) return error.errors.every((one) => isModelSupervisorError(one));
+    return isModelSupervisorError(error) || this.reasons.has(error);
+  }
+
+  #watchEngine(): void {
+    const { backend, lives } = this;
+    const start = backend.start.bind(backend);
+    backend.start = async (spec, context) => {
+      const backing = await start(spec, context);
+      const { modelId, incarnation } = spec;
+      const life: Life = {
+        modelId,
+        incarnation,
+        backing,
+        disposals: 0,
+        disposalFailed: false,
+        forced: false,
+        listeners: 0,
+      };
+      lives.push(life);
+      const dispose = backing.dispose.bind(backing);
+      let disposal: Promise<void> | undefined;
+      backing.dispose = () => {
+        if (disposal === undefined) {
+          this.#judgeDisposal(life);
+          disposal = dispose();
+          disposal.then(
+            () => life.disposals++,
+            () => (life.disposalFailed = true),
+          );
+        }
+        return disposal;
+      };
+      return backing;
+    };
+  }
+
+  #watchManager(): void {
+    const { Executor, temporaryChildrenMachine } = this.code;
+    const world = this;
+    const { handle } = Executor.prototype;
+    Executor.prototype.handle = function watched(this: InstanceType<typeof Executor>, event: ManagerEvent) {
+      if (world.stepNow.breaks === "manager") {
+        world.stepNow.breaks = undefined;
+        throw BUG;
+      }
+      if (event.type === "load.done") world.#adopt(event.live);
+      handle.call(this, event);
+    };
+    const { transition } = temporaryChildrenMachine;
+    temporaryChildrenMachine.transition = function watched(this: typeof temporaryChildrenMachine, ...args) {
+      if (world.stepNow.breaks === "loads" && args[1].type === "child.start") {
+        world.stepNow.breaks = undefined;
+        throw BUG;
+      }
+      return transition.apply(this, args);
+    };
+    this.#restore.push(() => {
+      Executor.prototype.handle = handle;
+      temporaryChildrenMachine.transition = transition;
+    });
+  }
+
+  #adopt(live: LiveModel): void {
+    const life = this.lives.find(({ backing }) => backing === live.backing);
+    if (life === undefined) return this.violated("a load was done with a backing that nobody started");
+    if (life.live !== undefined) return;
+    life.live = live;
+    const abort = live.abortRequests.bind(live);
+    live.abortRequests = (reason) => {
+      life.forced = true;
+      abort(reason);
+    };
+    const onUnused = live.onUnused.bind(live);
+    live.onUnused = (listener) => {
+      const stop = onUnused(listener);
+      life.listeners++;
+      let isStopped = false;
+      return () => {
+        if (!isStopped) life.listeners--;
+        isStopped = true;
+        stop();
+      };
+    };
+  }
+
+  /** Called in the moment in which the disposal is ordered. */
+  #judgeDisposal({ modelId, incarnation, live, forced }: Life): void {
+    const name = `${modelId}#${incarnation}`;
+    if (live !== undefined && live.block.leases !== 0)
+      this.violated(`${name} was disposed while its count of leases was ${live.block.leases}`);
+    for (const { lease, nativeTaken } of this.leases) {
+      if (lease.modelId !== modelId || lease.incarnation !== incarnation) continue;
+      if (nativeTaken || !forced) this.violated(`${name} was disposed while a caller held a lease`);
+    }
+  }
+
+  /** Called in the moment in which admission is closed. */
+  #judgeUnload({
+    modelId,
+    incarnation,
+    reason,
+  }: {
+    readonly modelId: string;
+    readonly incarnation: number;
+    readonly reason: string;
+  }): void {
+    if (reason !== "eviction" && reason !== "ttl") return;
+    const name = `${modelId}#${incarnation}`;
+    const life = this.lives.find((one) => one.modelId === modelId && one.incarnation === incarnation);
+    const leases = life?.live?.block.leases ?? 0;
+    if (reason === "ttl") {
+      if (leases > 0) this.violated(`${name} went by its TTL with ${leases} leases out`);
+      return;
+    }
+    const id = IDS.find((one) => one === modelId);
+    if (this.plan.overBudget === "refuse") this.violated(`${name} was evicted, although nothing ever may be`);
+    if (id !== undefined && !this.plan.models[id].evictable) this.violated(`${name} was evicted and is not evictable`);
+    if (leases === 0) return;
+    const now = this.clock.now();
+    const hasWaited = this.models
+      .list()
+      .some(
+        (row) =>
+          row.status === "loading" &&
+          now - (this.loadsSince.get(`${row.id}#${row.incarnation}`) ?? now) >= this.plan.maxWaitMs,
+      );
+    if (!hasWaited) this.violated(`${name} was chosen to go with ${leases} leases out, before anybody had waited`);
+  }
+}
