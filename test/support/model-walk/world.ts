@@ -71,7 +71,7 @@ export interface Life {
   disposalFailed: boolean;
   /** Its requests were cut off: by force, a close, a crash or the end of the manager. */
   forced: boolean;
-  /** Who listens for it to fall idle. */
+  /** Who listens for it to fall idle. A manager that fails cannot stop listening: then NaN. */
   listeners: number;
 }
 
@@ -127,6 +127,8 @@ export class World {
   readonly violations: string[] = [];
   /** What is over its limit since the limit was lowered; it may only become less. */
   readonly overhang = new Map<string, number>();
+  /** When a life was first seen that had outlived its TTL. */
+  readonly overdueSince = new Map<string, number>();
   readonly loadsSince = new Map<string, number>();
   readonly stepNow: { breaks: "manager" | "loads" | undefined } = { breaks: undefined };
   restarts = 0;
@@ -276,6 +278,7 @@ export class World {
     Executor.prototype.handle = function watched(this: InstanceType<typeof Executor>, event: ManagerEvent) {
       if (world.stepNow.breaks === "manager") {
         world.stepNow.breaks = undefined;
+        for (const life of world.lives) life.listeners = NaN;
         throw BUG;
       }
       if (event.type === "load.done") world.#adopt(event.live);
