@@ -1,17 +1,17 @@
 import fc from "fast-check";
 import { InsufficientMemoryError } from "../../../src/index.js";
 import type { GenerationStream, RequestOptions } from "../../../src/index.js";
-import { betweenAtomics } from "./between-atomics.js";
 import { allowOverhang } from "./laws.js";
-import { IDS, STEPS } from "./world.js";
+import { OtherThread } from "./other-thread.js";
+import { HUGE, IDS, STEPS } from "./world.js";
 import type { HeldLease, Id, World } from "./world.js";
 
-const id = fc.constantFrom(...IDS);
+const id = fc.oneof({ weight: 20, arbitrary: fc.constantFrom(...IDS) }, { weight: 1, arbitrary: fc.constant(HUGE) });
 /** One of the things at hand, counted from the newest. */
 const index = fc.nat(4);
 const wait = {
-  timeoutMs: fc.constantFrom(undefined, undefined, undefined, 0, 20, 40_000),
-  waitForLoad: fc.constantFrom(undefined, undefined, undefined, false),
+  timeoutMs: fc.constantFrom(undefined, undefined, undefined, undefined, undefined, undefined, 20, 40_000),
+  waitForLoad: fc.constantFrom(undefined, undefined, undefined, undefined, undefined, undefined, false),
 };
 const unload = { id, force: fc.boolean(), timeoutMs: fc.constantFrom(0, 10, 100, 60_000) };
 const reading = fc.constantFrom("all" as const, "leave" as const, "drop" as const, "result" as const);
@@ -19,29 +19,42 @@ const reading = fc.constantFrom("all" as const, "leave" as const, "drop" as cons
 const steps = {
   register: [4, { id }],
   load: [6, { id, withSource: fc.boolean() }],
-  unload: [6, unload],
-  remove: [2, unload],
-  acquire: [9, { id, ...wait }],
-  race: [5, { id, at: fc.integer({ min: 1, max: 4 }), force: fc.boolean(), call: fc.boolean() }],
-  release: [11, { index }],
+  unload: [3, unload],
+  remove: [0.6, unload],
+  acquire: [12, { id, ...wait }],
+  "thread-acquires": [5, { id, stopAfter: fc.constantFrom(1, 2, 3, Infinity) }],
+  "thread-goes-on": [6, { index }],
+  release: [12, { index }],
   "take-native": [1, { index }],
   "use-lease": [4, { index, ...wait }],
-  generate: [12, { id, ...wait }],
+  generate: [14, { id, ...wait }],
   stream: [6, { id, reading, ...wait }],
   "stream-of-lease": [2, { index, reading, ...wait }],
-  leave: [7, { index }],
-  crash: [3, { id }],
+  leave: [4, { index }],
+  crash: [1.2, { id }],
   pass: [16, { step: fc.constantFrom(...STEPS), count: fc.constantFrom(1, 1, 2, 30) }],
-  fail: [4, { step: fc.constantFrom("resolve" as const, "estimate" as const, "start" as const, "generate" as const, "token" as const), id }],
-  "run-out": [3, { id }],
-  "fail-disposal": [0.5, { id }],
-  blind: [1, {}],
-  tick: [12, { ms: fc.constantFrom(1, 20, 50, 500, 2_000, 31_000) }],
-  budget: [3, { units: fc.constantFrom(2, 5, 8, 10, 10, 14) }],
-  default: [1, { id }],
-  ready: [2, { timeoutMs: fc.constantFrom(undefined, 100) }],
-  plan: [1, { id }],
-  break: [1, { what: fc.constantFrom("manager" as const, "loads" as const) }],
+  fail: [
+    1.2,
+    {
+      step: fc.constantFrom(
+        "resolve" as const,
+        "estimate" as const,
+        "start" as const,
+        "generate" as const,
+        "token" as const,
+      ),
+      id,
+    },
+  ],
+  "run-out": [1, { id }],
+  "fail-disposal": [0.1, { id }],
+  blind: [0.2, {}],
+  tick: [10, { ms: fc.constantFrom(1, 20, 50, 500, 500, 2_000, 2_000, 31_000) }],
+  budget: [1.5, { units: fc.constantFrom(2, 5, 8, 10, 10, 14) }],
+  default: [0.4, { id }],
+  ready: [0.6, { timeoutMs: fc.constantFrom(undefined, 100) }],
+  plan: [0.6, { id }],
+  break: [0.4, { what: fc.constantFrom("manager" as const, "loads" as const) }],
 } satisfies Record<string, readonly [number, Record<string, fc.Arbitrary<unknown>>]>;
 
 type Steps = typeof steps;
@@ -52,7 +65,7 @@ export type Step = { [Name in keyof Steps]: { readonly do: Name } & Values<Steps
 export const stepsWithGaps = fc.tuple(
   fc.oneof(
     ...Object.entries(steps).map(([name, [weight, fields]]) => ({
-      weight: weight * 2,
+      weight: weight * 10,
       arbitrary: fc.record({ do: fc.constant(name), ...fields }) as unknown as fc.Arbitrary<Step>,
     })),
   ),
@@ -76,17 +89,22 @@ export function take(world: World, step: Step): void {
       break;
     case "unload":
     case "remove":
-      world.order(
-        `${step.do} ${step.id}`,
-        models[step.do](step.id, { force: step.force, timeoutMs: step.timeoutMs }),
-      );
+      world.order(`${step.do} ${step.id}`, models[step.do](step.id, { force: step.force, timeoutMs: step.timeoutMs }));
       break;
     case "acquire":
       acquire(world, step.id, step);
       break;
-    case "race":
-      race(world, step);
+    case "thread-acquires": {
+      const life = world.lives.findLast(({ modelId, live }) => modelId === step.id && live?.block.isReady);
+      if (life?.live) world.threads.push(new OtherThread(life.live, clock.now(), step.stopAfter));
       break;
+    }
+    case "thread-goes-on": {
+      const thread = world.threads.at(-1 - step.index);
+      if (thread?.state === "suspended") thread.resume();
+      else thread?.release(clock.now());
+      break;
+    }
     case "release":
       leases.splice(-1 - step.index, 1)[0]?.lease.release();
       break;
@@ -180,23 +198,6 @@ function acquire(world: World, id: Id, { timeoutMs, waitForLoad }: RequestOption
     (lease) => {
       if (world.isEnding) lease.release();
       else world.leases.push({ lease, nativeTaken: false });
-    },
-  );
-}
-
-/**
- * A single thread never comes between the atomic operations of an acquire. A worker thread may: what the manager does with
- * the model then is done here, after one of them.
- */
-function race(world: World, { id, at, force, call }: Extract<Step, { do: "race" }>): void {
-  const { models } = world;
-  if (!models.isLoaded(id)) return;
-  betweenAtomics(
-    at,
-    () => world.order(`unload ${id} meanwhile`, models.unload(id, { force, timeoutMs: 0 })),
-    () => {
-      if (call) generate(world, id, {}, (options) => models.generate(id, "hi", options));
-      else acquire(world, id, {});
     },
   );
 }

@@ -77,7 +77,11 @@ function openAll({ gates, backend, devices }: World): void {
   for (const gate of Object.values(gates)) gate.open();
 }
 
-function releaseAll({ leases }: World): void {
+function releaseAll({ leases, threads, clock }: World): void {
+  for (const thread of threads) {
+    thread.resume();
+    thread.release(clock.now());
+  }
   for (const { lease } of leases.splice(0)) lease.release();
 }
 
