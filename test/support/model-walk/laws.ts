@@ -1,6 +1,6 @@
 import { getEventListeners } from "node:events";
 import type { Device, MemoryReport, Placement } from "../../../src/index.js";
-import type { World } from "./world.js";
+import type { Life, World } from "./world.js";
 
 /** Thrown at the first broken law. */
 export class Violation extends Error {}
@@ -36,7 +36,9 @@ export function checkAlways(world: World): void {
 
   for (const { id, leases } of rows) law(leases >= 0, () => `${id} has ${leases} leases`);
   const open = new Set<string>();
-  for (const { modelId, incarnation, live, backing, disposals } of lives) {
+  const inCharge = new Set<string>();
+  for (const life of lives) {
+    const { modelId, incarnation, live, backing, disposals } = life;
     const name = `${modelId}#${incarnation}`;
     law(disposals <= 1, () => `${name} was disposed ${disposals} times`);
     if (live === undefined) continue;
@@ -44,6 +46,10 @@ export function checkAlways(world: World): void {
     law(leases >= 0, () => `${name} has ${leases} leases`);
     const isAlive = backend.backings().some((one) => one === backing);
     law(isAlive || leases === 0, () => `${name} is gone and has ${leases} leases`);
+    if (isInCharge(life)) {
+      law(!inCharge.has(modelId), () => `two copies of ${modelId} are alive`);
+      inCharge.add(modelId);
+    }
     if (!isReady) continue;
     law(isAlive, () => `${name} is gone and takes requests`);
     law(!open.has(modelId), () => `two lives of ${modelId} take requests`);
@@ -51,6 +57,11 @@ export function checkAlways(world: World): void {
     const row = models.info(modelId);
     law(row?.status === "ready" && row.incarnation === incarnation, () => `${name} takes requests behind its row`);
   }
+}
+
+/** It serves its model, or is about to be disposed. */
+function isInCharge({ isDisposalOrdered, isStuck, isOrphan, backing }: Life): boolean {
+  return !(isDisposalOrdered || isStuck || isOrphan || backing.hasEnded);
 }
 
 /** What holds when all has run that can run without time or gates. */
@@ -67,14 +78,19 @@ export function checkSettled(world: World): void {
     world.overdueSince.set(name, since);
     law(now - since < plan.sweepIntervalMs, () => `${name} is still there at ${now}`);
   }
+  for (const { id, status, incarnation } of rows) {
+    if (status !== "loading" || !world.loadsForRequests.has(`${id}#${incarnation}`)) continue;
+    const isWanted = calls.some(({ waitsFor, isSettled }) => waitsFor === id && !isSettled);
+    law(isWanted, () => `${id}#${incarnation} is loaded for requests, and none waits`);
+  }
   for (const { label, controller, isSettled } of calls)
     law(isSettled || controller?.signal.aborted !== true, () => `${label}: its caller has left and was not answered`);
   const isQuiet =
     models.memory().unreleased.length === 0 &&
     rows.every(({ status }) => status === "ready" || status === "registered" || status === "error");
   if (!isQuiet) return;
-  for (const { modelId, incarnation, listeners } of lives)
-    law(!(listeners > 0), () => `${listeners} listen to ${modelId}#${incarnation}, and nobody waits`);
+  for (const { modelId, incarnation, listeners, isOrphan } of lives)
+    law(listeners === 0 || isOrphan, () => `${listeners} listen to ${modelId}#${incarnation}, and nobody waits`);
 }
 
 /** What holds once all gates are open, all leases are released and much time has passed. */
@@ -93,11 +109,11 @@ export function checkEnd(world: World): void {
   law(violations.length === 0, () => violations.join("\n"));
   checkCalls(world);
   const failed = lives.filter(({ disposalFailed }) => disposalFailed);
-  for (const { modelId, incarnation, live, disposals, disposalFailed, listeners } of lives) {
+  for (const { modelId, incarnation, live, disposals, disposalFailed, listeners, isOrphan } of lives) {
     const name = `${modelId}#${incarnation}`;
     law(live === undefined || live.block.leases === 0, () => `${name} has ${live?.block.leases} leases after the end`);
     law(disposals === 1 || disposalFailed, () => `${name} was disposed ${disposals} times`);
-    law(!(listeners > 0), () => `${listeners} still listen to ${name}`);
+    law(listeners === 0 || isOrphan, () => `${listeners} still listen to ${name}`);
   }
   law(backend.disposalsInFlight === 0, () => "a backing was disposed while a request ran on it");
   law(backend.liveCopies === failed.length, () => `${backend.liveCopies} backings are alive after the end`);

@@ -76,12 +76,12 @@ export function take(world: World, step: Step): void {
   const { models, backend, clock, gates, leases, calls } = world;
   switch (step.do) {
     case "register":
-      world.call(`register ${step.id}`, (signal) =>
+      world.call(`register ${step.id}`, undefined, (signal) =>
         models.register(step.id, step.id, { ...world.optionsOf(step.id), signal }),
       );
       break;
     case "load":
-      world.call(`load ${step.id}`, (signal) =>
+      world.call(`load ${step.id}`, step.id, (signal) =>
         step.withSource
           ? models.load(step.id, step.id, { ...world.optionsOf(step.id), signal })
           : models.load(step.id, undefined, { signal }),
@@ -176,16 +176,15 @@ export function take(world: World, step: Step): void {
       world.order("setDefault", models.setDefault(step.id));
       break;
     case "ready":
-      world.call("ready", (signal) => models.ready({ timeoutMs: step.timeoutMs, signal }));
+      world.call("ready", undefined, (signal) => models.ready({ timeoutMs: step.timeoutMs, signal }));
       break;
     case "plan":
       world.order("plan", models.plan(step.id, world.optionsOf(step.id)));
       break;
     case "break":
       // the next that comes to it
-      world.stepNow.breaks = step.what;
+      world.nextToBreak = step.what;
       if (step.what === "manager") world.order("setDefault", models.setDefault("a"));
-      world.restarts++;
       clock.increment(6_000); // so that the restart limit is not what is tested
       break;
   }
@@ -194,6 +193,7 @@ export function take(world: World, step: Step): void {
 function acquire(world: World, id: Id, { timeoutMs, waitForLoad }: RequestOptions): void {
   world.call(
     `acquire ${id}`,
+    id,
     (signal) => world.models.acquire(id, { timeoutMs, waitForLoad, signal }),
     (lease) => {
       if (world.isEnding) lease.release();
@@ -222,6 +222,7 @@ function generate(
 ): void {
   world.call(
     `generate ${id}`,
+    id,
     (signal) => begin({ timeoutMs, waitForLoad, signal }),
     (result) => {
       if (result.modelId !== id || result.text !== world.answerOf(id)) world.violated(`${id} gave another's answer`);
@@ -237,6 +238,7 @@ function read(
 ): void {
   world.call(
     `${reading} of a stream of ${id}`,
+    id,
     async (signal) => {
       const stream = begin({ timeoutMs, waitForLoad, signal, idleConsumerMs: 5_000 });
       if (reading === "result") return (await stream.result).text;

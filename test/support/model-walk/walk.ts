@@ -57,7 +57,7 @@ async function pause(world: World, gap: number | "settled"): Promise<void> {
 async function bringToEnd(world: World): Promise<void> {
   const { models, plan } = world;
   world.isEnding = true;
-  world.stepNow.breaks = undefined;
+  world.nextToBreak = undefined;
   if (plan.ending !== "close-first") openAll(world);
   if (plan.ending === "quiet") {
     releaseAll(world);

@@ -67,14 +67,19 @@ export type Plan = typeof plans extends fc.Arbitrary<infer P> ? P : never;
 export interface Life {
   readonly modelId: string;
   readonly incarnation: number;
-  readonly backing: Backing;
+  readonly backing: Backing & { readonly hasEnded?: boolean };
   /** Once the manager has it. */
   live?: LiveModel;
+  isDisposalOrdered: boolean;
   disposals: number;
   disposalFailed: boolean;
+  /** It has been said that it may never be disposed. */
+  isStuck: boolean;
+  /** Its manager has failed. */
+  isOrphan: boolean;
   /** Its requests were cut off: by force, a close, a crash or the end of the manager. */
   forced: boolean;
-  /** Who listens for it to fall idle. A manager that fails cannot stop listening: then NaN. */
+  /** Who listens for it to fall idle. */
   listeners: number;
 }
 
@@ -86,6 +91,8 @@ export interface HeldLease {
 /** A call that has not been answered yet, and how its caller may leave. */
 export interface Call {
   readonly label: string;
+  /** The model that it waits for. */
+  readonly waitsFor: string | undefined;
   /** Absent where the call takes no signal. */
   readonly controller: AbortController | undefined;
   isSettled: boolean;
@@ -111,9 +118,6 @@ export class CountingClock implements Clock {
   increment = (ms: number) => this.#clock.increment(ms);
 }
 
-/** A bug that is thrown into the manager or the tasks' supervisor. */
-const BUG = new Error("a bug");
-
 /** The real tree on the fake backend, and all that a walk has to know of it to judge it. */
 export class World {
   readonly plan: Plan;
@@ -133,9 +137,11 @@ export class World {
   readonly overhang = new Map<string, number>();
   /** When a life was first seen that had outlived its TTL. */
   readonly overdueSince = new Map<string, number>();
+  /** Lives whose load was begun for a request. */
+  readonly loadsForRequests = new Set<string>();
   readonly loadsSince = new Map<string, number>();
-  readonly stepNow: { breaks: "manager" | "loads" | undefined } = { breaks: undefined };
-  restarts = 0;
+  /** The part of the tree that fails when it is next used. */
+  nextToBreak: "manager" | "loads" | undefined;
   isEnding = false;
   models!: ModelManager;
   readonly #restore: (() => void)[] = [];
@@ -171,9 +177,10 @@ export class World {
     const now = this.clock.now();
     for (const { id, status, incarnation } of this.models.list())
       if (status === "loading") this.loadsSince.set(`${id}#${incarnation}`, now);
-    this.models.on("model:loading", ({ modelId, incarnation }) =>
-      this.loadsSince.set(`${modelId}#${incarnation}`, this.clock.now()),
-    );
+    this.models.on("model:loading", ({ modelId, incarnation, trigger }) => {
+      this.loadsSince.set(`${modelId}#${incarnation}`, this.clock.now());
+      if (trigger === "request") this.loadsForRequests.add(`${modelId}#${incarnation}`);
+    });
     this.models.on("model:unloading", (event) => this.#judgeUnload(event));
   }
 
@@ -207,24 +214,26 @@ export class World {
   }
 
   /** Follows a call to its end, which is a value, a typed error, or the caller's own reason. */
-  call<T>(label: string, begin: (signal: AbortSignal) => Promise<T>, then?: (value: T) => void): void {
+  call<T>(
+    label: string,
+    waitsFor: string | undefined,
+    begin: (signal: AbortSignal) => Promise<T>,
+    then?: (value: T) => void,
+  ): void {
     const controller = new AbortController();
-    this.#follow(label, controller, begin(controller.signal), then);
+    const call = { label, waitsFor, controller, isSettled: false };
+    this.calls.push(call); // before it begins: it may wait already when the manager is asked
+    this.#follow(call, begin(controller.signal), then);
   }
 
   /** The same for a call that nobody can leave. */
   order(label: string, begun: Promise<unknown>): void {
-    this.#follow(label, undefined, begun);
+    const call = { label, waitsFor: undefined, controller: undefined, isSettled: false };
+    this.calls.push(call);
+    this.#follow(call, begun);
   }
 
-  #follow<T>(
-    label: string,
-    controller: AbortController | undefined,
-    promise: Promise<T>,
-    then?: (value: T) => void,
-  ): void {
-    const call: Call = { label, controller, isSettled: false };
-    this.calls.push(call);
+  #follow<T>(call: Call, promise: Promise<T>, then?: (value: T) => void): void {
     promise.then(
       (value) => {
         call.isSettled = true;
@@ -232,7 +241,7 @@ export class World {
       },
       (error: unknown) => {
         call.isSettled = true;
-        if (!this.#isFair(error)) this.violated(`${label} was rejected with ${String(error)}`);
+        if (!this.#isFair(error)) this.violated(`${call.label} was rejected with ${String(error)}`);
       },
     );
   }
@@ -252,7 +261,10 @@ export class World {
         modelId,
         incarnation,
         backing,
+        isDisposalOrdered: false,
         disposals: 0,
+        isStuck: false,
+        isOrphan: false,
         disposalFailed: false,
         forced: false,
         listeners: 0,
@@ -263,6 +275,7 @@ export class World {
       backing.dispose = () => {
         if (disposal === undefined) {
           this.#judgeDisposal(life);
+          life.isDisposalOrdered = true;
           disposal = dispose();
           disposal.then(
             () => life.disposals++,
@@ -277,29 +290,35 @@ export class World {
 
   #watchManager(): void {
     const { Executor, temporaryChildrenMachine } = this.code;
-    const world = this;
     const { handle } = Executor.prototype;
+    const beforeEvent = (event: ManagerEvent) => {
+      if (this.nextToBreak === "manager") this.#break();
+      if (event.type === "load.done") this.#adopt(event.live);
+      if (event.type === "dispose.failed")
+        for (const life of this.lives) life.isStuck ||= isOf(life, { ...event, modelId: event.id });
+    };
     Executor.prototype.handle = function watched(this: InstanceType<typeof Executor>, event: ManagerEvent) {
-      if (world.stepNow.breaks === "manager") {
-        world.stepNow.breaks = undefined;
-        for (const life of world.lives) life.listeners = NaN;
-        throw BUG;
-      }
-      if (event.type === "load.done") world.#adopt(event.live);
+      beforeEvent(event);
       handle.call(this, event);
     };
     const { transition } = temporaryChildrenMachine;
+    const beforeStart = () => {
+      if (this.nextToBreak === "loads") this.#break();
+    };
     temporaryChildrenMachine.transition = function watched(this: typeof temporaryChildrenMachine, ...args) {
-      if (world.stepNow.breaks === "loads" && args[1].type === "child.start") {
-        world.stepNow.breaks = undefined;
-        throw BUG;
-      }
+      if (args[1].type === "child.start") beforeStart();
       return transition.apply(this, args);
     };
     this.#restore.push(() => {
       Executor.prototype.handle = handle;
       temporaryChildrenMachine.transition = transition;
     });
+  }
+
+  #break(): never {
+    if (this.nextToBreak === "manager") for (const life of this.lives) life.isOrphan = true;
+    this.nextToBreak = undefined;
+    throw new Error("a bug");
   }
 
   #adopt(live: LiveModel): void {
@@ -350,7 +369,7 @@ export class World {
   }): void {
     if (reason !== "eviction" && reason !== "ttl") return;
     const name = `${modelId}#${incarnation}`;
-    const life = this.lives.find((one) => one.modelId === modelId && one.incarnation === incarnation);
+    const life = this.lives.find((one) => isOf(one, { modelId, incarnation }));
     const leases = life?.live?.block.leases ?? 0;
     if (reason === "ttl") {
       if (leases > 0) this.violated(`${name} went by its TTL with ${leases} leases out`);
@@ -359,8 +378,10 @@ export class World {
     const id = IDS.find((one) => one === modelId);
     if (this.plan.overBudget === "refuse") this.violated(`${name} was evicted, although nothing ever may be`);
     if (id !== undefined && !this.plan.models[id].evictable) this.violated(`${name} was evicted and is not evictable`);
-    if (leases === 0) return;
     const now = this.clock.now();
+    const loadedAt = this.models.info(modelId)?.loadedAt ?? -Infinity;
+    const isNew = life?.live?.block.lastUsedAt === undefined && now - loadedAt < this.plan.maxWaitMs;
+    if (leases === 0 && !isNew) return;
     const hasWaited = this.models
       .list()
       .some(
@@ -368,6 +389,13 @@ export class World {
           row.status === "loading" &&
           now - (this.loadsSince.get(`${row.id}#${row.incarnation}`) ?? now) >= this.plan.maxWaitMs,
       );
-    if (!hasWaited) this.violated(`${name} was chosen to go with ${leases} leases out, before anybody had waited`);
+    if (!hasWaited) this.violated(`${name} was chosen to go before anybody had waited, with ${leases} leases out`);
   }
+}
+
+function isOf(
+  life: Life,
+  { modelId, incarnation }: { readonly modelId: string; readonly incarnation: number },
+): boolean {
+  return life.modelId === modelId && life.incarnation === incarnation;
 }
