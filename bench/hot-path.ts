@@ -2,6 +2,7 @@
 import { ModelSupervisor } from "../src/index.js";
 import type { Clock, ModelManager } from "../src/index.js";
 import { hold } from "../src/manager/dispatch.js";
+import { loadSettings } from "../src/manager/options.js";
 import { createModelTable } from "../src/table/model-table.js";
 import { blank } from "../src/manager/decision.js";
 import { LiveModel } from "../src/table/live-model.js";
@@ -20,19 +21,18 @@ export async function hotPath(): Promise<Figure[]> {
 /** The table as the manager has it, with fifty ready models; the clock is the system's. */
 async function tablePath(): Promise<Figure[]> {
   const backend = new FakeBackend();
-  const { table, writer } = createModelTable([]);
+  const { table, writer } = createModelTable([], "unlimited");
   const clock: Clock = { now: () => Date.now(), setTimeout: () => undefined, clearTimeout: () => undefined };
   for (let index = 0; index < MODELS; index++) {
     const live = new LiveModel({ ...(await fakeBacking(backend)) });
-    const settings = { capabilities: undefined, mode: undefined, engine: {} };
+    const settings = loadSettings({}, Infinity);
     writer.put({ ...blank(`model-${index}`, "m.gguf", settings, true), status: "ready", live });
   }
   const ids = Array.from({ length: MODELS }, (_, index) => `model-${index}`);
   let found = 0;
   const path = () => {
     for (let call = 0; call < CALLS; call++) {
-      const { live } = hold(table, ids[call % MODELS] ?? "", clock);
-      live.block.release(clock.now());
+      hold(table, ids[call % MODELS] ?? "", clock.now())?.live.block.release(clock.now());
     }
   };
   const lookup = () => {

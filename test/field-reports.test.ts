@@ -81,7 +81,7 @@ describe("reports of users", () => {
 
     const overload = await rejection(models.generate("m", "one too many"));
     const notLoaded = await rejection(models.generate("nobody", "hello"));
-    const loading = await rejection(models.generate("slow", "hello"));
+    const loading = await rejection(models.generate("slow", "hello", { waitForLoad: false }));
     const memory = await rejection(models.load("big", "big.gguf"));
     await models.unload("slow");
     const cancelled = await slow;

@@ -52,6 +52,10 @@ describe("load options", () => {
     ["checkTensors", [true, false], ["yes", 1]],
     ["threads", [1, 8], [0, 2000]],
     ["maxQueue", [0, 64], [-1, Infinity]],
+    ["ttlMs", [0, 600_000, Infinity], [-1, Number.NaN, 2 ** 31, "10s"]],
+    ["evictable", [true, false], ["no", 0]],
+    ["evictionPriority", [-1e9, 0, 1.5, 1e9], [-2e9, Number.NaN, Infinity, "high"]],
+    ["warmUp", [true, false], ["yes", 1]],
     ["signal", [new AbortController().signal], [{}, true]],
     ["onProgress", [() => undefined], ["log"]],
   ])("take %s as it must be, and refuse it otherwise", (name, good, bad) => {
@@ -78,7 +82,7 @@ describe("load options", () => {
     });
   });
 
-  it.each(["loadPolicy", "ttlMs", "evictable", "warmUp", "lockWeights", "isolation"])(
+  it.each(["lockWeights", "demandPaging", "isolation"])(
     "refuse %s, which is not built yet, instead of ignoring it",
     (name) => {
       expect(outcome(() => checkLoadOptions({ [name]: true }))).toEqual(refused(name));
@@ -298,7 +302,7 @@ describe("other arguments", () => {
     [{ name: "" }, "name"],
     [{ modelsDir: "" }, "modelsDir"],
     [{ modelsDir: "./models", backend: new FakeBackend() }, "modelsDir"],
-    [{ overBudget: "evict-idle" }, "overBudget"],
+    [{ overBudget: "evict" }, "overBudget"],
     [null, "options"],
   ])("of the supervisor are refused: %j", (options, option) => {
     expect(outcome(() => checkSupervisorOptions(options))).toEqual(refused(option));
