@@ -105,7 +105,7 @@ describe("the profile of a model", () => {
   } as const;
 
   it("has these defaults", () => {
-    expect(profileOf("m", loadSettings({}), model, 3)).toMatchObject({
+    expect(profileOf("m", loadSettings({}, Infinity), model, 3)).toMatchObject({
       mode: "server",
       capabilities: ["generate", "chat"],
       contextSize: 4096,
@@ -113,7 +113,7 @@ describe("the profile of a model", () => {
       threads: 3,
       maxQueue: 64,
     });
-    expect(profileOf("m", loadSettings({}), { ...model, trainedContextSize: 128 }, 3)).toMatchObject({
+    expect(profileOf("m", loadSettings({}, Infinity), { ...model, trainedContextSize: 128 }, 3)).toMatchObject({
       contextSize: 128,
     });
   });
@@ -142,11 +142,11 @@ describe("the profile of a model", () => {
     ],
     [{ capabilities: ["chat", "chat"] }, { capabilities: ["chat"] }],
   ] as const)("of %j is %j", (options, expected) => {
-    expect(profileOf("m", loadSettings(options), model, 3)).toMatchObject(expected);
+    expect(profileOf("m", loadSettings(options, Infinity), model, 3)).toMatchObject(expected);
   });
 
   it("is refused for what the file cannot do", () => {
-    expect(outcome(() => profileOf("m", loadSettings({ capabilities: ["rank"] }), model, 3))).toMatchObject({
+    expect(outcome(() => profileOf("m", loadSettings({ capabilities: ["rank"] }, Infinity), model, 3))).toMatchObject({
       code: "unsupported_capability",
       capability: "rank",
     });
