@@ -17,19 +17,31 @@ export interface Tenant extends Claim {
   readonly fate: Fate;
   /** It has a backing that can be told to take no more requests. */
   readonly isReady: boolean;
+  /** Somebody holds it. */
+  readonly isInUse: boolean;
   readonly evictionPriority: number;
   readonly lastUsedAt: number;
+}
+
+/** A load that came earlier and waits for room. */
+export interface Ahead {
+  readonly placement: Placement;
+  readonly evictable: boolean;
+  /** The models that have to fall idle for it. */
+  readonly waitsFor: readonly Tenant[];
 }
 
 export interface RoomInput {
   readonly placement: Placement;
   readonly pools: readonly Pool[];
   readonly tenants: readonly Tenant[];
-  /** Claims of loads that came earlier and wait for room. */
-  readonly ahead: readonly Placement[];
+  readonly ahead: readonly Ahead[];
 }
 
-/** `leaving`: it fits when the memory is free that is being given back. `busy`: if models in use fell idle. */
+/**
+ * `leaving`: it fits when the memory is free that is being given back. `busy`: if models in use fell idle, or those who came
+ * before had been served and fallen idle.
+ */
 export type RoomPlan =
   | { readonly outcome: "fits" }
   | { readonly outcome: "leaving" }
@@ -48,15 +60,19 @@ export interface Refusal {
 
 /** `mayEvict`: false where nothing may be unloaded for it. */
 export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
-  const { placement, pools, tenants } = input;
-  const fits = (gone: readonly Tenant[]) => fitsWithout(input, gone);
+  const { placement, pools, tenants, ahead } = input;
+  const awaited = ahead.flatMap(({ waitsFor }) => waitsFor);
+  // now, and in a way that leaves those who came before the room for which they wait
+  const fits = (gone: readonly Tenant[]) =>
+    fitsWithout({ ...input, ahead: [] }, gone) && fitsWithout(input, [...gone, ...awaited]);
   if (fits([])) return checkFit(placement, pools, tenants).fits ? { outcome: "fits" } : { outcome: "leaving" };
   if (!mayEvict) return { outcome: "refuse" };
   const idle = tenants.filter(({ fate }) => fate === "idle");
   const victims = victimsOf(idle, input, fits);
   if (victims !== undefined) return { outcome: "evict", victims };
   const busy = tenants.filter(({ fate }) => fate === "busy");
-  if (!fits([...idle, ...busy])) return { outcome: "refuse" };
+  const lasting = ahead.filter(({ evictable }) => !evictable);
+  if (!fitsWithout({ ...input, ahead: lasting }, [...idle, ...busy])) return { outcome: "refuse" };
   // those that are idle already go first
   const ready = busy.filter(({ isReady }) => isReady).map((tenant) => ({ ...tenant, evictionPriority: -Infinity }));
   const chosen = victimsOf([...idle, ...ready], input, fits) ?? [];
@@ -111,7 +127,7 @@ function victimsOf(
 }
 
 /** A load that waits has claimed what it needs, and allocated nothing of it. */
-function asClaim(placement: Placement): Claim {
+function asClaim({ placement }: Ahead): Claim {
   return { placement, mappedBytes: 0, measured: false };
 }
 
