@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { DisposeFailedError, InsufficientMemoryError } from "../../src/index.js";
+import { InsufficientMemoryError } from "../../src/index.js";
 import type { ModelDeclaration, ModelManager, ModelSupervisorOptions } from "../../src/index.js";
 import { rejection, settle, startTestSupervisor } from "../support/test-supervisor.js";
 
@@ -77,7 +77,10 @@ describe("a load that does not fit", () => {
   });
 
   it("makes the one with the highest evictionPriority go, however recently it was used", async () => {
-    const started = await startSmall({ a: 3, b: 3, c: 3, d: 3 }, { b: { evictionPriority: -1 }, c: { evictionPriority: 2 } });
+    const started = await startSmall(
+      { a: 3, b: 3, c: 3, d: 3 },
+      { b: { evictionPriority: -1 }, c: { evictionPriority: 2 } },
+    );
     await use(started, "a", "b", "c", "d");
 
     expect(started.evicted).toEqual(["c"]);
@@ -133,7 +136,10 @@ describe("a load that does not fit", () => {
     started.models.on("budget:refused", (event) => told.push(event));
 
     const facts = { modelId: "b", device: "total", requiredBytes: 6, availableBytes: 1, evictableBytes: 3 };
-    expect(await rejection(started.models.generate("b", "hi"))).toMatchObject({ code: "insufficient_memory", ...facts });
+    expect(await rejection(started.models.generate("b", "hi"))).toMatchObject({
+      code: "insufficient_memory",
+      ...facts,
+    });
 
     expect(told).toEqual([facts]);
     expect(started.evicted).toEqual([]);
@@ -475,7 +481,12 @@ describe("a model in use", () => {
 
     await pass(clock, MAX_WAIT_MS);
 
-    expect(await request).toMatchObject({ code: "insufficient_memory", modelId: "b", requiredBytes: 6, availableBytes: 4 });
+    expect(await request).toMatchObject({
+      code: "insufficient_memory",
+      modelId: "b",
+      requiredBytes: 6,
+      availableBytes: 4,
+    });
     expect((await late).modelId).toBe("a");
     expect((await lease.generate("still")).modelId).toBe("a");
     expect((await models.generate("a", "again")).modelId).toBe("a");
@@ -650,7 +661,10 @@ describe("close", () => {
 
     await models.close({ timeoutMs: 0 });
 
-    expect((await Promise.all(waiting)).map((error) => Object(error).code)).toEqual(["load_cancelled", "load_cancelled"]);
+    expect((await Promise.all(waiting)).map((error) => Object(error).code)).toEqual([
+      "load_cancelled",
+      "load_cancelled",
+    ]);
     expect(await models.closed).toEqual({ reason: "closed", unreleased: [] });
     expect(backend.liveCopies).toBe(0);
     lease.release();
@@ -670,8 +684,4 @@ describe("close", () => {
     expect(await request).toMatchObject({ code: "load_cancelled", modelId: "b" });
     expect(backend.liveCopies).toBe(0);
   });
-});
-
-it("an error of a disposal names the model", () => {
-  expect(new DisposeFailedError("a", "stuck")).toMatchObject({ modelId: "a" });
 });
