@@ -67,15 +67,16 @@ export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
     fitsWithout({ ...input, ahead: [] }, gone) && fitsWithout(input, [...gone, ...awaited]);
   if (fits([])) return checkFit(placement, pools, tenants).fits ? { outcome: "fits" } : { outcome: "leaving" };
   if (!mayEvict) return { outcome: "refuse" };
+  const devices = pools.map(({ device }) => device).filter((device) => bytesOn(device, placement) > 0);
   const idle = tenants.filter(({ fate }) => fate === "idle");
-  const victims = victimsOf(idle, input, fits);
+  const victims = victimsOf(idle, devices, fits);
   if (victims !== undefined) return { outcome: "evict", victims };
   const busy = tenants.filter(({ fate }) => fate === "busy");
   const lasting = ahead.filter(({ evictable }) => !evictable);
   if (!fitsWithout({ ...input, ahead: lasting }, [...idle, ...busy])) return { outcome: "refuse" };
   // those that are idle already go first
   const ready = busy.filter(({ isReady }) => isReady).map((tenant) => ({ ...tenant, evictionPriority: -Infinity }));
-  const chosen = victimsOf([...idle, ...ready], input, fits) ?? [];
+  const chosen = victimsOf([...idle, ...ready], devices, fits) ?? [];
   return { outcome: "busy", victims: chosen };
 }
 
@@ -96,28 +97,26 @@ export function evictableOn(device: Device, tenants: readonly Tenant[]): number 
 /** The idle models to unload so that no pool is over its limit; all of them, if that is not enough. */
 export function victimsOverLimit(pools: readonly Pool[], tenants: readonly Tenant[]): readonly Tenant[] {
   const idle = tenants.filter(({ fate }) => fate === "idle");
-  const input = { placement: {}, pools, tenants, ahead: [] };
+  const isOver = ({ device, limitBytes }: Pool, left: readonly Tenant[]) => heldOn(device, left) > limitBytes;
+  const over = pools.filter((pool) => isOver(pool, tenants)).map(({ device }) => device);
   const isWithin = (gone: readonly Tenant[]) => {
-    const left = tenants.filter((tenant) => tenant.fate !== "leaves" && !gone.includes(tenant));
-    return pools.every(({ device, limitBytes }) => heldOn(device, left) <= limitBytes);
+    const left = tenants.filter(isLeftWithout(gone));
+    return !pools.some((pool) => isOver(pool, left));
   };
-  return victimsOf(idle, input, isWithin) ?? idle;
+  return victimsOf(idle, over, isWithin) ?? idle;
 }
 
 /** Would it fit, beside those who wait already, if these were gone and all that is being given back? */
 function fitsWithout({ placement, pools, tenants, ahead }: RoomInput, gone: readonly Tenant[]): boolean {
-  const keys = new Set(gone.map(keyOf));
-  const left = (tenant: Tenant) => tenant.fate !== "leaves" && !keys.has(keyOf(tenant));
-  const after = withoutClaims(pools, tenants, left);
+  const after = withoutClaims(pools, tenants, isLeftWithout(gone));
   return checkFit(placement, after.pools, [...after.claims, ...ahead.map(asClaim)]).fits;
 }
 
 function victimsOf(
   tenants: readonly Tenant[],
-  { placement, pools }: RoomInput,
+  devices: readonly Device[],
   isEnough: (victims: readonly Tenant[]) => boolean,
 ): readonly Tenant[] | undefined {
-  const devices = pools.map(({ device }) => device).filter((device) => bytesOn(device, placement) > 0);
   const candidates = tenants.map((tenant) => ({
     ...tenant,
     bytes: devices.reduce((sum, device) => sum + bytesOn(device, tenant.placement), 0),
@@ -129,6 +128,12 @@ function victimsOf(
 /** A load that waits has claimed what it needs, and allocated nothing of it. */
 function asClaim({ placement }: Ahead): Claim {
   return { placement, mappedBytes: 0, measured: false };
+}
+
+/** Who is there when these have gone, and all that is being given back. */
+function isLeftWithout(gone: readonly Tenant[]): (tenant: Tenant) => boolean {
+  const keys = new Set(gone.map(keyOf));
+  return (tenant) => tenant.fate !== "leaves" && !keys.has(keyOf(tenant));
 }
 
 function keyOf({ modelId, incarnation }: Tenant): string {
