@@ -403,7 +403,7 @@ const lazyTable: [
     "tells who waits for it of an unload by hand",
     lazy("error", { wanted: true, disposal: "running" }),
     unload,
-    { status: "registered", wanted: false },
+    { status: "registered", wanted: false, disposal: "running" },
     ["settle next load_cancelled", "await unload"],
   ],
   // who leaves
@@ -411,7 +411,7 @@ const lazyTable: [
     "aborts the load of a lazy model for which nobody waits",
     lazy("loading", { load: { trigger: "request", at: 0 } }),
     abandoned,
-    { status: "registered", onDemand: true },
+    { status: "registered", onDemand: true, disposal: "running" },
     ["abort-load", "model:unloaded", "settle load load_cancelled"],
   ],
   [
@@ -420,6 +420,27 @@ const lazyTable: [
     abandoned,
     { status: "loading" },
     [],
+  ],
+  [
+    "lets a request wait until what a cancelled load took is given back",
+    lazy("registered", { incarnation: 1, disposal: "running" }),
+    need,
+    { status: "registered", wanted: true },
+    ["await next"],
+  ],
+  [
+    "begins the next life then",
+    lazy("registered", { incarnation: 1, disposal: "running", wanted: true }),
+    released,
+    { status: "loading", incarnation: 9, wanted: false },
+    ["settle unload", "follow", "model:loading", "start-load"],
+  ],
+  [
+    "makes an unload wait for it as well, and tells who waits for the next life",
+    lazy("registered", { incarnation: 1, disposal: "running", wanted: true }),
+    unload,
+    { status: "registered", wanted: false, disposal: "running" },
+    ["settle next load_cancelled", "await unload"],
   ],
   ["keeps a later life", lazy("loading", { incarnation: 2 }), abandoned, { status: "loading", incarnation: 2 }, []],
   // failures
