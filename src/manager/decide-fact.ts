@@ -161,7 +161,8 @@ function decideReleased(
   numbers: Numbers,
 ): Decision {
   const settle = { do: "settle", what: "unload", incarnation } as const;
-  if (current?.status === "error") return next({ ...current, disposal: undefined }, current, [settle], numbers);
+  if (current?.status === "error" || current?.status === "registered")
+    return next({ ...current, disposal: undefined }, current, [settle], numbers);
   if (current?.leaving === undefined) return { row, actions: [settle] };
   const { reason, forget } = current.leaving;
   const actions = [emitUnloaded(current, reason), settle];

@@ -82,9 +82,9 @@ function decideNeed(row: Entry | undefined, { id }: Command<"model.need">, numbe
     case "unloading":
       return comesBack(row) ? awaitNext(row) : answer(row, new NotReadyError(id, row.status));
     case "registered":
-      return row.onDemand
-        ? withCaller(beginLoad(row, "request", numbers), row, numbers)
-        : answer(row, new NotReadyError(id, row.status));
+      if (!row.onDemand) return answer(row, new NotReadyError(id, row.status));
+      if (row.disposal === "running") return awaitNext(row);
+      return withCaller(beginLoad(row, "request", numbers), row, numbers);
     case "error": {
       if (!row.onDemand || row.disposal === "stuck") return answer(row, new NotReadyError(id, row.status, row.error));
       const retryAfterMs = waitMs(row.failures, numbers.now);
@@ -96,7 +96,7 @@ function decideNeed(row: Entry | undefined, { id }: Command<"model.need">, numbe
 }
 
 /** Whether a request may load the model again when its unload has ended. */
-function comesBack(row: Entry): boolean {
+export function comesBack(row: Entry): boolean {
   const { leaving } = row;
   return leaving !== undefined && (withoutLife(row, leaving.forget, leaving.reason)?.onDemand ?? false);
 }
@@ -121,18 +121,21 @@ function decideUnload(row: Entry | undefined, command: Command<"model.unload">, 
   const { incarnation, live } = row;
   const wait = { do: "await", what: "unload", incarnation } as const;
   switch (row.status) {
-    case "registered":
-      return forget
-        ? {
-            row: undefined,
-            actions: [
-              { do: "answer" },
-              { do: "settle", what: "check", incarnation, error: new LoadCancelledError(id) },
-            ],
-          }
-        : answer(row);
-    case "error":
-      return decideUnloadOfError(row, forget);
+    case "registered": {
+      const idle = row.wanted ? { ...row, wanted: false } : row;
+      const checks = forget
+        ? [{ do: "settle", what: "check", incarnation, error: new LoadCancelledError(id) } as const]
+        : [];
+      return { row: forget ? undefined : idle, actions: [...cancelNext(row), answerWhenFree(row), ...checks] };
+    }
+    case "error": {
+      if (row.disposal === "stuck" && row.error) return answer(row, row.error);
+      const left = withoutLife(row, forget, "caller");
+      return {
+        row: left && { ...left, disposal: row.disposal },
+        actions: [...cancelNext(row), answerWhenFree(row)],
+      };
+    }
     case "loading": {
       const cancelled = cancelLoad(row, reason, forget);
       return { row: cancelled.row, actions: [wait, ...cancelled.actions] };
@@ -163,23 +166,21 @@ function decideUnload(row: Entry | undefined, command: Command<"model.unload">, 
   }
 }
 
-/** Resolves when the memory is free, like any unload; where it cannot be freed, the caller is told so again. */
-function decideUnloadOfError(row: Entry, forget: boolean): Decision {
-  const { id, incarnation, disposal, error, wanted } = row;
-  if (disposal === "stuck" && error) return answer(row, error);
-  const next: Action[] = wanted ? [{ do: "settle", what: "next", incarnation, error: new LoadCancelledError(id) }] : [];
-  return {
-    row: withoutLife(row, forget, "caller"),
-    actions: [...next, disposal === "running" ? { do: "await", what: "unload", incarnation } : { do: "answer" }],
-  };
+/** An unload resolves when the memory is free. */
+function answerWhenFree({ incarnation, disposal }: Entry): Action {
+  return disposal === "running" ? { do: "await", what: "unload", incarnation } : { do: "answer" };
+}
+
+function cancelNext({ id, incarnation, wanted }: Entry): Action[] {
+  return wanted ? [{ do: "settle", what: "next", incarnation, error: new LoadCancelledError(id) }] : [];
 }
 
 function cancelLoad(row: Entry, reason: UnloadReason, forget: boolean): Decision {
   const { id, incarnation, failures } = row;
   const left = withoutLife(row, forget, reason);
   return {
-    // a load that was not awaited says nothing about whether it would have failed again
-    row: left && { ...left, onDemand: row.onDemand, failures },
+    // a load that was not awaited says nothing about whether it would have failed again; what it took is being given back
+    row: left && { ...left, onDemand: row.onDemand, failures, disposal: "running" },
     actions: [
       { do: "abort-load", incarnation },
       emitUnloaded(row, reason),

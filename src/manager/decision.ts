@@ -103,9 +103,9 @@ export function withoutLife(row: Entry, forget: boolean, reason: UnloadReason): 
   return { ...declared, incarnation, model, profile, onDemand };
 }
 
-/** A new life. What a request begins keeps the failures in mind; what somebody asks for by hand starts afresh. */
+/** A new life, of which is known what was found out in the last. What a request begins keeps the failures in mind; what somebody asks for by hand starts afresh. */
 export function beginLoad(
-  { id, source, settings, declared, onDemand, failures }: Entry,
+  { id, source, settings, declared, onDemand, failures, model, profile }: Entry,
   trigger: LoadTrigger,
   { incarnation, now }: Numbers,
 ): Decision {
@@ -114,6 +114,8 @@ export function beginLoad(
       ...blank(id, source, settings, declared),
       status: "loading",
       incarnation,
+      model,
+      profile,
       onDemand,
       failures: trigger === "request" ? failures : undefined,
       load: { trigger, at: now },

@@ -7,7 +7,7 @@ import type { ModelTable, TableWriter } from "../table/model-table.js";
 import type { Notice } from "./decision.js";
 import { resolveBudget } from "./memory/budget.js";
 import { chooseVictims } from "./memory/eviction.js";
-import { planRoom, refusalOf, victimsOverLimit, type RoomInput, type Tenant } from "./memory/room.js";
+import { planRoom, refusalOf, victimsOverLimit, type Ahead, type RoomInput, type Tenant } from "./memory/room.js";
 import { tenantsOf } from "./memory/tenants.js";
 import type { Life, MoreRoomRequest, ReserveRequest } from "./protocol.js";
 
@@ -31,8 +31,7 @@ interface Claimant {
   readonly since: number;
   /** Begun by a request: it can wait for models in use. */
   readonly isPatient: boolean;
-  /** Set while it waits for models in use. */
-  needsBusy: boolean;
+  readonly evictable: boolean;
 }
 
 /** Somebody who waits until models that were unloaded for it have gone. */
@@ -63,8 +62,10 @@ export class RoomQueue {
   reserve(request: ReserveRequest): void {
     const { table, writer, now } = this.#input;
     writer.setDevices(request.devices, request.asOf);
-    const isPatient = table.get(request.id)?.load?.trigger === "request";
-    this.#claimants.push({ request, since: now(), isPatient, needsBusy: false });
+    const row = table.get(request.id);
+    const isPatient = row?.load?.trigger === "request";
+    const evictable = row?.settings.residency.evictable ?? true;
+    this.#claimants.push({ request, since: now(), isPatient, evictable });
   }
 
   /** The engine had no room although the plan said that there is: one more model goes. */
@@ -89,7 +90,14 @@ export class RoomQueue {
   /** Looks at everybody who waits, first come first. Called after whatever may have changed something for them. */
   serve(): void {
     const stay: Claimant[] = [];
-    for (const claimant of this.#claimants) if (!this.#serve(claimant, stay)) stay.push(claimant);
+    const ahead: Ahead[] = [];
+    for (const claimant of this.#claimants) {
+      const waitsFor = this.#serve(claimant, ahead);
+      if (waitsFor === undefined) continue;
+      stay.push(claimant);
+      const { placement, shared } = claimant.request;
+      ahead.push({ placement, shared, evictable: claimant.evictable, waitsFor });
+    }
     this.#claimants = stay;
     const waiting = this.#departures.filter(({ lives }) => lives.some((life) => this.#isLeaving(life)));
     const gone = this.#departures.filter((departure) => !waiting.includes(departure));
@@ -104,38 +112,39 @@ export class RoomQueue {
     this.#watches.clear();
   }
 
-  /** True once it has been answered. `ahead`: who came before and waits still. */
-  #serve(claimant: Claimant, ahead: readonly Claimant[]): boolean {
+  /** The models in use that it waits for; `undefined` once it has been answered. `ahead`: who came before and waits still. */
+  #serve(claimant: Claimant, ahead: readonly Ahead[]): readonly Tenant[] | undefined {
     const { request, since, isPatient } = claimant;
     const { now, maxWaitMs } = this.#input;
     if (!this.#isLoading(request)) {
       request.reply.fail(new LoadCancelledError(request.id));
-      return true;
+      return undefined;
     }
     const input = this.#roomFor(claimant, ahead);
     const plan = planRoom(input, this.#mayEvict);
-    claimant.needsBusy = plan.outcome === "busy";
     const waitedMs = now() - since;
     switch (plan.outcome) {
       case "fits":
         this.#grant(request);
-        return true;
+        return undefined;
       case "leaving":
-        if (isPatient || this.#mayEvict) return false;
-        break;
+        if (!isPatient && !this.#mayEvict) break;
+        // a disposal ends in its time, but the requests of somebody else's unload may go on for ever
+        if (waitedMs >= 2 * maxWaitMs && input.tenants.some(({ fate, isInUse }) => fate === "leaves" && isInUse)) break;
+        return [];
       case "evict":
         this.#evictAll(plan.victims);
-        return false;
+        return [];
       case "busy":
         if (!isPatient || waitedMs >= 2 * maxWaitMs) break;
         // they have had their time: what comes for them now waits, until this load has been served
         if (waitedMs >= maxWaitMs) this.#evictAll(plan.victims, maxWaitMs);
-        return false;
+        return plan.victims;
       case "refuse":
         break;
     }
     this.#refuse(request, input);
-    return true;
+    return undefined;
   }
 
   #grant({ id, incarnation, model, profile, placement, shared, estimate, reply }: ReserveRequest): void {
@@ -162,19 +171,14 @@ export class RoomQueue {
     reply.fail(new InsufficientMemoryError(facts));
   }
 
-  #roomFor({ request: { placement, shared } }: Claimant, ahead: readonly Claimant[]): RoomInput {
+  #roomFor({ request: { placement, shared } }: Claimant, ahead: readonly Ahead[]): RoomInput {
     const { table } = this.#input;
     return {
       placement,
       shared,
       pools: resolveBudget(table.budget(), table.devices()),
       tenants: this.#tenants(),
-      ahead: ahead.map(({ request: { id, placement, shared }, needsBusy }) => ({
-        placement,
-        shared,
-        needsBusy,
-        isEvictable: table.get(id)?.settings.residency.evictable ?? true,
-      })),
+      ahead,
     };
   }
 

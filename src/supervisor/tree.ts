@@ -6,9 +6,11 @@ import { ClosedError, RequestAbortedError, SupervisorExhaustedError } from "../e
 import type { ModelSupervisorError } from "../errors.js";
 import { Calls } from "../manager/calls.js";
 import type { Notice } from "../manager/decision.js";
+import { comesBack } from "../manager/decide.js";
 import { isEager } from "../manager/executor.js";
 import type { Declared, Life, LifecycleFact, ManagerEvent } from "../manager/protocol.js";
 import type { ModelId } from "../model.js";
+import type { Entry } from "../table/entry.js";
 import type { ModelTable, TableWriter } from "../table/model-table.js";
 import { recentRestarts } from "./restart-intensity.js";
 import { rootMachine } from "./root-machine.js";
@@ -105,7 +107,7 @@ export class Tree {
       kind: "supervisor",
       strategy: "rest_for_one",
       restarts: recentRestarts(context.restarts, this.#input.clock.now()).length,
-      ready: [...this.#input.table.entries()].filter(isEager).every(({ status }) => status === "ready"),
+      ready: [...this.#input.table.entries()].filter(isEager).every(isServed),
       children: [
         ...supervisorNode("backings", this.#children("backings")),
         ...(children["manager"] ? [{ id: "manager", kind: "worker", children: [] } as const] : []),
@@ -136,6 +138,12 @@ export class Tree {
   #children(name: "backings" | "loads"): TemporaryChildrenRef | undefined {
     return this.#root.system.get(name);
   }
+}
+
+/** It is ready, or was: what goes by its TTL or to make room is there for the next request. */
+function isServed(row: Entry): boolean {
+  const { status, onDemand } = row;
+  return status === "ready" || (onDemand && status !== "error") || (status === "unloading" && comesBack(row));
 }
 
 function supervisorNode(id: string, ref: TemporaryChildrenRef | undefined): SupervisionNode[] {

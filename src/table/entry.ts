@@ -65,7 +65,7 @@ export interface Entry {
   readonly loadedAt: number | undefined;
   /** Set while the status is `unloading`: what was asked for. */
   readonly leaving: Leaving | undefined;
-  /** In `error`: whether what is left of the backing is being disposed, or cannot be. */
+  /** In `error` and `registered`: whether what is left of the last life is being given back, or cannot be. */
   readonly disposal: "running" | "stuck" | undefined;
 }
 

@@ -728,6 +728,7 @@ describe("typed errors", () => {
       device: "total",
       requiredBytes: 11,
       availableBytes: 10,
+      evictableBytes: 0,
     });
   });
 });

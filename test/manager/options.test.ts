@@ -1,21 +1,23 @@
 import { describe, expect, it } from "vitest";
 import {
   checkCloseOptions,
-  checkEmbedOptions,
-  checkGenerateOptions,
   checkLoadOptions,
   checkModelId,
   checkNoModelOptions,
-  checkRankOptions,
-  checkRequestOptions,
   checkSource,
   checkSupervisorOptions,
-  checkText,
-  checkTexts,
-  checkTokens,
   checkUnloadOptions,
   loadSettings,
 } from "../../src/manager/options.js";
+import {
+  checkEmbedOptions,
+  checkGenerateOptions,
+  checkRankOptions,
+  checkRequestOptions,
+  checkText,
+  checkTexts,
+  checkTokens,
+} from "../../src/manager/request-options.js";
 import { checkMessages } from "../../src/manager/chat-options.js";
 import { profileOf } from "../../src/manager/profile.js";
 import { FakeBackend } from "../../src/testing/index.js";
@@ -52,6 +54,10 @@ describe("load options", () => {
     ["checkTensors", [true, false], ["yes", 1]],
     ["threads", [1, 8], [0, 2000]],
     ["maxQueue", [0, 64], [-1, Infinity]],
+    ["ttlMs", [0, 600_000, Infinity], [-1, Number.NaN, 2 ** 31, "10s"]],
+    ["evictable", [true, false], ["no", 0]],
+    ["evictionPriority", [-1e9, 0, 1.5, 1e9], [-2e9, Number.NaN, Infinity, "high"]],
+    ["warmUp", [true, false], ["yes", 1]],
     ["signal", [new AbortController().signal], [{}, true]],
     ["onProgress", [() => undefined], ["log"]],
   ])("take %s as it must be, and refuse it otherwise", (name, good, bad) => {
@@ -78,7 +84,7 @@ describe("load options", () => {
     });
   });
 
-  it.each(["loadPolicy", "ttlMs", "evictable", "warmUp", "lockWeights", "isolation"])(
+  it.each(["lockWeights", "demandPaging", "isolation"])(
     "refuse %s, which is not built yet, instead of ignoring it",
     (name) => {
       expect(outcome(() => checkLoadOptions({ [name]: true }))).toEqual(refused(name));
@@ -101,7 +107,7 @@ describe("the profile of a model", () => {
   } as const;
 
   it("has these defaults", () => {
-    expect(profileOf("m", loadSettings({}), model, 3)).toMatchObject({
+    expect(profileOf("m", loadSettings({}, Infinity), model, 3)).toMatchObject({
       mode: "server",
       capabilities: ["generate", "chat"],
       contextSize: 4096,
@@ -109,7 +115,7 @@ describe("the profile of a model", () => {
       threads: 3,
       maxQueue: 64,
     });
-    expect(profileOf("m", loadSettings({}), { ...model, trainedContextSize: 128 }, 3)).toMatchObject({
+    expect(profileOf("m", loadSettings({}, Infinity), { ...model, trainedContextSize: 128 }, 3)).toMatchObject({
       contextSize: 128,
     });
   });
@@ -138,11 +144,11 @@ describe("the profile of a model", () => {
     ],
     [{ capabilities: ["chat", "chat"] }, { capabilities: ["chat"] }],
   ] as const)("of %j is %j", (options, expected) => {
-    expect(profileOf("m", loadSettings(options), model, 3)).toMatchObject(expected);
+    expect(profileOf("m", loadSettings(options, Infinity), model, 3)).toMatchObject(expected);
   });
 
   it("is refused for what the file cannot do", () => {
-    expect(outcome(() => profileOf("m", loadSettings({ capabilities: ["rank"] }), model, 3))).toMatchObject({
+    expect(outcome(() => profileOf("m", loadSettings({ capabilities: ["rank"] }, Infinity), model, 3))).toMatchObject({
       code: "unsupported_capability",
       capability: "rank",
     });
@@ -298,7 +304,7 @@ describe("other arguments", () => {
     [{ name: "" }, "name"],
     [{ modelsDir: "" }, "modelsDir"],
     [{ modelsDir: "./models", backend: new FakeBackend() }, "modelsDir"],
-    [{ overBudget: "evict-idle" }, "overBudget"],
+    [{ overBudget: "evict" }, "overBudget"],
     [null, "options"],
   ])("of the supervisor are refused: %j", (options, option) => {
     expect(outcome(() => checkSupervisorOptions(options))).toEqual(refused(option));

@@ -200,7 +200,9 @@ describe("memory budget", () => {
 
     await rejection(models.load("large", "large.gguf"));
 
-    expect(events).toEqual([{ modelId: "large", device: "total", requiredBytes: 6_000, availableBytes: 5_000 }]);
+    expect(events).toEqual([
+      { modelId: "large", device: "total", requiredBytes: 6_000, availableBytes: 5_000, evictableBytes: 0 },
+    ]);
   });
 
   it.each([Number.NaN, Number.POSITIVE_INFINITY, -1, 2 ** 60])(
@@ -438,6 +440,7 @@ describe("plan", () => {
       mode: "server",
       capabilities: ["generate", "chat"],
       placement: { ram: 0, "gpu:0": 3_000, "gpu:1": 3_000 },
+      evict: [],
       requiredBytes: 6_000,
       availableBytes: 4_000,
     });
@@ -492,13 +495,41 @@ describe("memory", () => {
 
     expect(during.info).toMatchObject({ measured: false, placement: { ram: 0, "gpu:0": 6_000 } });
     expect(during.memory.devices).toEqual([
-      { device: "ram", limitBytes: 10_000, reservedBytes: 0, measuredBytes: 0, availableBytes: 10_000 },
-      { device: "gpu:0", limitBytes: 10_000, reservedBytes: 6_000, measuredBytes: 0, availableBytes: 4_000 },
+      {
+        device: "ram",
+        limitBytes: 10_000,
+        reservedBytes: 0,
+        measuredBytes: 0,
+        availableBytes: 10_000,
+        evictableBytes: 0,
+      },
+      {
+        device: "gpu:0",
+        limitBytes: 10_000,
+        reservedBytes: 6_000,
+        measuredBytes: 0,
+        availableBytes: 4_000,
+        evictableBytes: 0,
+      },
     ]);
     expect(info).toMatchObject({ measured: true, placement: { ram: 200, "gpu:0": 5_500 } });
     expect(models.memory().devices).toEqual([
-      { device: "ram", limitBytes: 10_000, reservedBytes: 200, measuredBytes: 200, availableBytes: 9_800 },
-      { device: "gpu:0", limitBytes: 10_000, reservedBytes: 5_500, measuredBytes: 5_500, availableBytes: 4_500 },
+      {
+        device: "ram",
+        limitBytes: 10_000,
+        reservedBytes: 200,
+        measuredBytes: 200,
+        availableBytes: 9_800,
+        evictableBytes: 0,
+      },
+      {
+        device: "gpu:0",
+        limitBytes: 10_000,
+        reservedBytes: 5_500,
+        measuredBytes: 5_500,
+        availableBytes: 4_500,
+        evictableBytes: 0,
+      },
     ]);
   });
 

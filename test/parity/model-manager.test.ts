@@ -325,13 +325,13 @@ describe("inference", () => {
     expect(refused).toMatchObject({ code: "not_loaded", modelId: "ghost" });
   });
 
-  it("generate on a model that is still loading is refused with not_ready", async () => {
+  it("generate on a model that is still loading is refused with not_ready where it is not to wait", async () => {
     const { models, backend } = await startTestSupervisor();
     const gate = backend.hold("start");
     const load = models.load("slow", "slow.gguf");
     await gate.arrived();
 
-    const refused = await rejection(models.generate("slow", "hi"));
+    const refused = await rejection(models.generate("slow", "hi", { waitForLoad: false }));
     const early = models.isLoaded("slow");
     gate.open();
     await load;
@@ -461,12 +461,13 @@ describe("default model", () => {
     await gate.arrived();
 
     await models.setDefault("slow");
-    const refused = await rejection(models.generate(DEFAULT_MODEL, "hi"));
+    const refused = await rejection(models.generate(DEFAULT_MODEL, "hi", { waitForLoad: false }));
+    const waiting = models.generate(DEFAULT_MODEL, "hi");
     gate.open();
     await load;
 
     expect(refused).toMatchObject({ code: "not_ready", modelId: "slow", status: "loading" });
-    expect((await models.generate(DEFAULT_MODEL, "hi")).modelId).toBe("slow");
+    expect((await waiting).modelId).toBe("slow");
   });
 
   it("is cleared when it is unloaded", async () => {

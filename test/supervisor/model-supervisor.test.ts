@@ -93,6 +93,7 @@ describe("tree", () => {
       kind: "supervisor",
       strategy: "rest_for_one",
       restarts: 0,
+      ready: true,
       children: [
         {
           id: "backings",

@@ -112,4 +112,63 @@ describe("ControlBlock", () => {
     expect(() => block.retain()).toThrow(TypeError);
     expect(block.leases).toBe(0);
   });
+
+  describe("while it is watched", () => {
+    function watchedBlock(onUnused: () => void = () => undefined): ControlBlock {
+      const block = readyBlock(onUnused);
+      block.watch(true);
+      return block;
+    }
+
+    it("admits everybody, as before", () => {
+      const block = watchedBlock();
+
+      expect([block.isReady, block.acquire(1), block.leases]).toEqual([true, true, 1]);
+    });
+
+    it("tells each time when the last lease comes back, and goes on admitting", () => {
+      const onUnused = vi.fn();
+      const block = watchedBlock(onUnused);
+      block.acquire(1);
+      block.acquire(1);
+      block.release(2);
+      expect(onUnused).not.toHaveBeenCalled();
+
+      block.release(3);
+      expect(onUnused).toHaveBeenCalledTimes(1);
+      expect(block.acquire(4)).toBe(true);
+      block.release(5);
+
+      expect(onUnused).toHaveBeenCalledTimes(2);
+    });
+
+    it("tells nothing any more once the watch has ended", () => {
+      const onUnused = vi.fn();
+      const block = watchedBlock(onUnused);
+      block.acquire(1);
+
+      block.watch(false);
+      block.release(2);
+
+      expect(onUnused).not.toHaveBeenCalled();
+      expect(block.isReady).toBe(true);
+    });
+
+    it("closes like any other", () => {
+      const block = watchedBlock();
+
+      block.moveTo(LifeState.CLOSED);
+
+      expect([block.isReady, block.acquire(1)]).toEqual([false, false]);
+    });
+
+    it.each([true, false])("never opens what is closed (%s)", (isWatched) => {
+      const block = readyBlock();
+      block.moveTo(LifeState.CLOSED);
+
+      block.watch(isWatched);
+
+      expect([block.isReady, block.acquire(1)]).toEqual([false, false]);
+    });
+  });
 });

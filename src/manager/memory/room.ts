@@ -19,6 +19,8 @@ export interface Tenant extends Claim {
   readonly fate: Fate;
   /** It has a backing that can be told to take no more requests. */
   readonly isReady: boolean;
+  /** Somebody holds it. */
+  readonly isInUse: boolean;
   readonly evictionPriority: number;
   readonly lastUsedAt: number;
 }
@@ -27,22 +29,21 @@ export interface Tenant extends Claim {
 type Wanted = Pick<Claim, "placement" | "shared">;
 
 /** A load that came earlier and waits for room. */
-interface Earlier extends Wanted {
-  /** It counts on models that are busy now; else on what is leaving. */
-  readonly needsBusy: boolean;
-  /** Once it is loaded it may have to go again. */
-  readonly isEvictable: boolean;
+export interface Ahead extends Wanted {
+  readonly evictable: boolean;
+  /** The models that have to fall idle for it. */
+  readonly waitsFor: readonly Tenant[];
 }
 
 export interface RoomInput extends Wanted {
   readonly pools: readonly Pool[];
   readonly tenants: readonly Tenant[];
-  readonly ahead: readonly Earlier[];
+  readonly ahead: readonly Ahead[];
 }
 
 /**
- * `leaving`: it fits when the memory is free that is being given back. `busy`: if models in use fell idle, or those that are
- * waited for; `victims` are those of them that would have to go, none if it only has to wait for others.
+ * `leaving`: it fits when the memory is free that is being given back. `busy`: if models in use fell idle, or those who came
+ * before had been served and fallen idle.
  */
 export type RoomPlan =
   | { readonly outcome: "fits" }
@@ -62,29 +63,29 @@ export interface Refusal {
 
 /** `mayEvict`: false where nothing may be unloaded for it. */
 export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
-  const { pools, tenants } = input;
-  const idle = tenants.filter(({ fate }) => fate === "idle");
-  const busy = tenants.filter(({ fate }) => fate === "busy");
-  const { ahead } = input;
-  const firm = ahead.filter(({ needsBusy }) => !needsBusy);
-  // who waits for busy models has claimed no memory that is there now, but must not lose what it waits for
-  const harmsNobody = firm.length === ahead.length || fitsWithout(input, [...idle, ...busy], ahead);
-  const fits = (gone: readonly Tenant[]) => harmsNobody && fitsWithout(input, gone, firm);
+  const { placement, pools, tenants, ahead } = input;
+  const awaited = ahead.flatMap(({ waitsFor }) => waitsFor);
+  // now, and in a way that leaves those who came before the room for which they wait
+  const fits = (gone: readonly Tenant[]) =>
+    fitsWithout({ ...input, ahead: [] }, gone) && fitsWithout(input, [...gone, ...awaited]);
   if (fits([])) return checkFit(input, pools, tenants).fits ? { outcome: "fits" } : { outcome: "leaving" };
   if (!mayEvict) return { outcome: "refuse" };
-  const victims = victimsOf(idle, input, fits);
+  const devices = pools.map(({ device }) => device).filter((device) => bytesOn(device, placement) > 0);
+  const idle = tenants.filter(({ fate }) => fate === "idle");
+  const victims = victimsOf(idle, devices, fits);
   if (victims !== undefined) return { outcome: "evict", victims };
-  const staying = ahead.filter(({ isEvictable }) => !isEvictable);
-  if (!fitsWithout(input, [...idle, ...busy], staying)) return { outcome: "refuse" };
+  const busy = tenants.filter(({ fate }) => fate === "busy");
+  const lasting = ahead.filter(({ evictable }) => !evictable);
+  if (!fitsWithout({ ...input, ahead: lasting }, [...idle, ...busy])) return { outcome: "refuse" };
   // those that are idle already go first
   const ready = busy.filter(({ isReady }) => isReady).map((tenant) => ({ ...tenant, evictionPriority: -Infinity }));
-  const chosen = victimsOf([...idle, ...ready], input, fits) ?? [];
+  const chosen = victimsOf([...idle, ...ready], devices, fits) ?? [];
   return { outcome: "busy", victims: chosen };
 }
 
 /** The device that lacks room for what {@link planRoom} refuses, and the figures there. */
 export function refusalOf({ pools, tenants, ahead, ...wanted }: RoomInput): Refusal {
-  const fit = checkFit(wanted, pools, [...tenants, ...ahead.map(claimOf)]);
+  const fit = checkFit(wanted, pools, [...tenants, ...ahead.map(asClaim)]);
   const device = fit.fits ? "total" : fit.device;
   const { requiredBytes, availableBytes } = fit;
   return { device, requiredBytes, availableBytes, evictableBytes: evictableOn(device, tenants) };
@@ -99,32 +100,26 @@ export function evictableOn(device: Device, tenants: readonly Tenant[]): number 
 /** The idle models to unload so that no pool is over its limit; all of them, if that is not enough. */
 export function victimsOverLimit(pools: readonly Pool[], tenants: readonly Tenant[]): readonly Tenant[] {
   const idle = tenants.filter(({ fate }) => fate === "idle");
-  const input = { placement: {}, pools, tenants, ahead: [] };
+  const isOver = ({ device, limitBytes }: Pool, left: readonly Tenant[]) => reservedOn(device, left) > limitBytes;
+  const over = pools.filter((pool) => isOver(pool, tenants)).map(({ device }) => device);
   const isWithin = (gone: readonly Tenant[]) => {
-    const left = tenants.filter((tenant) => tenant.fate !== "leaves" && !gone.includes(tenant));
-    return pools.every(({ device, limitBytes }) => reservedOn(device, left) <= limitBytes);
+    const left = tenants.filter(isLeftWithout(gone));
+    return !pools.some((pool) => isOver(pool, left));
   };
-  return victimsOf(idle, input, isWithin) ?? idle;
+  return victimsOf(idle, over, isWithin) ?? idle;
 }
 
-/** Would it fit beside those ahead if these were gone, and all that is being given back? */
-function fitsWithout(
-  { pools, tenants, ...wanted }: RoomInput,
-  gone: readonly Tenant[],
-  ahead: readonly Earlier[],
-): boolean {
-  const keys = new Set(gone.map(keyOf));
-  const left = (tenant: Tenant) => tenant.fate !== "leaves" && !keys.has(keyOf(tenant));
-  const after = withoutClaims(pools, tenants, left);
-  return checkFit(wanted, after.pools, [...after.claims, ...ahead.map(claimOf)]).fits;
+/** Would it fit, beside those who wait already, if these were gone and all that is being given back? */
+function fitsWithout({ pools, tenants, ahead, ...wanted }: RoomInput, gone: readonly Tenant[]): boolean {
+  const after = withoutClaims(pools, tenants, isLeftWithout(gone));
+  return checkFit(wanted, after.pools, [...after.claims, ...ahead.map(asClaim)]).fits;
 }
 
 function victimsOf(
   tenants: readonly Tenant[],
-  { placement, pools }: RoomInput,
+  devices: readonly Device[],
   isEnough: (victims: readonly Tenant[]) => boolean,
 ): readonly Tenant[] | undefined {
-  const devices = pools.map(({ device }) => device).filter((device) => bytesOn(device, placement) > 0);
   const candidates = tenants.map((tenant) => ({
     ...tenant,
     bytes: devices.reduce((sum, device) => sum + bytesOn(device, tenant.placement), 0),
@@ -134,8 +129,14 @@ function victimsOf(
 }
 
 /** A load that waits has claimed what it needs, and allocated nothing of it. */
-function claimOf({ placement, shared }: Earlier): Claim {
+function asClaim({ placement, shared }: Ahead): Claim {
   return { placement, shared, mappedBytes: 0, measured: false };
+}
+
+/** Who is there when these have gone, and all that is being given back. */
+function isLeftWithout(gone: readonly Tenant[]): (tenant: Tenant) => boolean {
+  const keys = new Set(gone.map(keyOf));
+  return (tenant) => tenant.fate !== "leaves" && !keys.has(keyOf(tenant));
 }
 
 function keyOf({ modelId, incarnation }: Tenant): string {

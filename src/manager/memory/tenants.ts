@@ -21,6 +21,7 @@ export function tenantsOf(table: ModelTable, now: number, graceMs: number, asOf 
       measured: measured && number <= asOf,
       fate: fateOf(reservation, current, now, graceMs),
       isReady: current?.status === "ready",
+      isInUse: (reservation.live?.block.leases ?? 0) > 0,
       evictionPriority: current?.settings.residency.evictionPriority ?? 0,
       lastUsedAt: current?.live?.block.lastUsedAt ?? current?.loadedAt ?? 0,
     };

@@ -3,7 +3,6 @@ import {
   availableOn,
   checkFit,
   finiteOrNull,
-  reportPools,
   resolveBudget,
   separateGpus,
 } from "../../../src/manager/memory/budget.js";
@@ -416,28 +415,6 @@ describe("checkFit", () => {
     const fit = checkFit({ placement: { ram: 6_000 } }, pools, []);
 
     expect(fit).toEqual({ fits: false, device: "ram", requiredBytes: 6_000, availableBytes: 5_000 });
-  });
-});
-
-describe("reportPools", () => {
-  it("tells for each pool the limit, what is reserved, what of it is measured, and what is left", () => {
-    const pools = [limit("ram", 10_000), limit("gpu:0", Infinity)];
-    const claims = [resident({ ram: 1_000, "gpu:0": 2_000 }), loading({ ram: 300 })];
-
-    const report = reportPools(pools, claims);
-
-    expect(report).toEqual([
-      { device: "ram", limitBytes: 10_000, reservedBytes: 1_300, measuredBytes: 1_000, availableBytes: 8_700 },
-      { device: "gpu:0", limitBytes: null, reservedBytes: 2_000, measuredBytes: 2_000, availableBytes: null },
-    ]);
-  });
-
-  it("sums all devices for a combined pool", () => {
-    const report = reportPools([limit("total", 10_000)], [resident({ ram: 1_000, "gpu:0": 2_000 })]);
-
-    expect(report).toEqual([
-      { device: "total", limitBytes: 10_000, reservedBytes: 3_000, measuredBytes: 3_000, availableBytes: 7_000 },
-    ]);
   });
 });
 

@@ -159,6 +159,7 @@ describe("the report", () => {
       incarnation: 1,
       fate,
       isReady: true,
+      isInUse: fate === "busy",
       evictionPriority: 0,
       lastUsedAt: 0,
     });
