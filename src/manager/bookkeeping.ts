@@ -73,6 +73,8 @@ export class Bookkeeping {
         writer.unreserve(id, incarnation);
         if (fact.seen) writer.setDevices(fact.seen.devices, fact.seen.asOf);
         break;
+      default:
+        break; // the others say nothing about memory
     }
   }
 }

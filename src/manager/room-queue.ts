@@ -37,7 +37,7 @@ interface Claimant {
 /** Somebody who waits until models that were unloaded for it have gone. */
 interface Departure {
   readonly lives: readonly Life[];
-  readonly then: () => void;
+  readonly onGone: () => void;
 }
 
 export class RoomQueue {
@@ -75,16 +75,16 @@ export class RoomQueue {
     const candidates = idle.map((tenant) => ({ ...tenant, bytes: 0, hasSessions: false }));
     const victims = chooseVictims(candidates, (some) => some.length > 0);
     if (victims === undefined) return reply.fail(error);
-    this.#departures.push({ lives: this.#evictAll(victims), then: () => reply.ok() });
+    this.#departures.push({ lives: this.#evictAll(victims), onGone: () => reply.ok() });
   }
 
-  /** Calls `then` when the idle models that are over the budget have gone; what is in use stays. */
-  setBudget(budget: MemoryBudget, then: () => void): void {
+  /** Calls `onGone` when the idle models that are over the budget have gone; what is in use stays. */
+  setBudget(budget: MemoryBudget, onGone: () => void): void {
     const { table, writer } = this.#input;
     writer.setBudget(budget);
     const pools = resolveBudget(budget, table.devices());
     const victims = this.#mayEvict ? victimsOverLimit(pools, this.#tenants()) : [];
-    this.#departures.push({ lives: this.#evictAll(victims), then });
+    this.#departures.push({ lives: this.#evictAll(victims), onGone });
   }
 
   /** Looks at everybody who waits, first come first. Called after whatever may have changed something for them. */
@@ -101,7 +101,7 @@ export class RoomQueue {
     const waiting = this.#departures.filter(({ lives }) => lives.some((life) => this.#isLeaving(life)));
     const gone = this.#departures.filter((departure) => !waiting.includes(departure));
     this.#departures = waiting;
-    for (const { then } of gone) then();
+    for (const { onGone } of gone) onGone();
     this.#watchBusy();
   }
 
