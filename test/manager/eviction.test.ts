@@ -493,6 +493,41 @@ describe("a model in use", () => {
     expect((await models.generate("b", "again")).modelId).toBe("b");
   });
 
+  it("is waited for anew when an unload of it by somebody else was given up", async () => {
+    const started = await startSmall({ a: 6, b: 6 });
+    const { models, clock } = started;
+    const lease = await models.acquire("a");
+    const request = models.generate("b", "hi");
+    await settle();
+    const unloading = rejection(models.unload("a", { timeoutMs: 10 }));
+    await settle();
+    clock.increment(10);
+    expect(await unloading).toMatchObject({ code: "unload_timeout" });
+
+    lease.release();
+
+    expect((await request).modelId).toBe("b");
+    expect(clock.now()).toBe(10);
+  });
+
+  it("is not waited for longer than twice maxWaitMs where it never gets ready", async () => {
+    const started = await startSmall({ a: 6, b: 6 });
+    const { models, backend, clock } = started;
+    const gate = backend.hold("start", "a");
+    const first = models.generate("a", "hi");
+    await gate.arrived();
+    const request = rejection(models.generate("b", "hi"));
+    await settle();
+
+    await pass(clock, 2 * MAX_WAIT_MS - 1_000);
+    expect(models.info("b")?.status).toBe("loading");
+    await pass(clock, 1_000);
+
+    expect(await request).toMatchObject({ code: "insufficient_memory", modelId: "b" });
+    gate.open();
+    expect((await first).modelId).toBe("a");
+  });
+
   it("is not waited for by who leaves: it goes on as if nobody had come", async () => {
     const started = await startSmall({ a: 6, b: 6 });
     const { models, clock } = started;
