@@ -773,6 +773,9 @@ describe("close", () => {
     await Promise.all([loads.arrived(), checks.arrived()]);
 
     const closing = models.close();
+    // at once, whatever still has to be given back
+    const answers = Promise.all(waiting.slice(0, 4));
+    expect(await Promise.race([answers, settle().then(() => "not yet")])).not.toBe("not yet");
     disposals.open();
     await closing;
     await unloading;
