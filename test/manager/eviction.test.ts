@@ -171,6 +171,42 @@ describe("a load that does not fit", () => {
     expect((await started.models.generate("b", "hi")).modelId).toBe("b");
   });
 
+  it.each(["refuse", "evict-idle"] as const)(
+    "waits for memory that is being given back anyway (%s)",
+    async (overBudget) => {
+      const started = await startSmall({ a: 6, b: 6 }, {}, { overBudget });
+      const { models, backend } = started;
+      await use(started, "a");
+      const disposal = backend.hold("dispose", "a");
+      const unloading = models.unload("a");
+      await disposal.arrived();
+
+      const request = models.generate("b", "hi");
+      await settle();
+      expect(models.info("b")?.status).toBe("loading");
+      disposal.open();
+
+      expect((await request).modelId).toBe("b");
+      await unloading;
+      expect(started.evicted).toEqual([]);
+    },
+  );
+
+  it("does not wait for it by default if it was asked for by hand", async () => {
+    const started = await startSmall({ a: 6, b: 6 }, {}, { overBudget: "refuse" });
+    const { models, backend } = started;
+    await use(started, "a");
+    const disposal = backend.hold("dispose", "a");
+    const unloading = models.unload("a");
+    await disposal.arrived();
+
+    expect(await rejection(models.load("b"))).toMatchObject({ code: "insufficient_memory", availableBytes: 4 });
+    disposal.open();
+    await unloading;
+
+    expect(await models.load("b")).toMatchObject({ status: "ready" });
+  });
+
   it("is told before by plan, which makes nothing go", async () => {
     const started = await startSmall({ a: 6, b: 6 });
     await use(started, "a");
