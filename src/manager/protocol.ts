@@ -28,7 +28,7 @@ export interface Life {
 }
 
 /** What a model is made from. */
-export interface Made {
+interface Made {
   readonly source: ModelSource;
   readonly settings: LoadSettings;
 }

@@ -32,7 +32,7 @@ export interface Failures {
 }
 
 /** When a model is loaded, and when it may go. Every default is filled in. */
-export interface Residency {
+interface Residency {
   readonly loadPolicy: LoadPolicy;
   readonly ttlMs: number;
   readonly evictable: boolean;

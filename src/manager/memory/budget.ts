@@ -129,14 +129,6 @@ export function availableOn(pool: Pool, claims: readonly Claim[]): number {
   return Math.max(0, Math.min(underLimit, pool.freeBytes - countedAsFreeOn(pool.device, claims)));
 }
 
-/** What was measured after the devices were looked at may not show in what was free then: it counts as not allocated. */
-export function claimsAsOf<Numbered extends Claim & { readonly number: number }>(
-  reservations: Iterable<Numbered>,
-  asOf: number,
-): Claim[] {
-  return [...reservations].map((claim) => ({ ...claim, measured: claim.measured && claim.number <= asOf }));
-}
-
 /** The outcome of checking a placement against the budget. */
 export type Fit =
   | { readonly fits: true; readonly requiredBytes: number; readonly availableBytes: number }
