@@ -4,7 +4,7 @@
  */
 import { AlreadyLoadedError, LoadCancelledError, NotLoadedError, NotReadyError } from "../errors.js";
 import type { UnloadReason } from "../model.js";
-import type { Entry } from "../table/entry.js";
+import type { Entry, Leaving } from "../table/entry.js";
 import { waitMs } from "./backoff.js";
 import { decideFact } from "./decide-fact.js";
 import { beginLoad, blank, cachedFailure, emitUnloaded, emitUnloading, withoutLife } from "./decision.js";
@@ -143,12 +143,7 @@ function decideUnload(row: Entry | undefined, command: Command<"model.unload">, 
     case "unloading":
       return {
         // the row knows what was asked for, so that a task that has just given up is ordered again
-        row: row.leaving
-          ? {
-              ...row,
-              leaving: { ...row.leaving, forget: forget || row.leaving.forget, force: force || row.leaving.force },
-            }
-          : row,
+        row: row.leaving ? { ...row, leaving: joined(row.leaving, command) } : row,
         actions: [wait, ...(force ? [{ do: "hasten-unload", incarnation, timeoutMs, reason } as const] : [])],
       };
     case "ready": {

@@ -205,7 +205,7 @@ export class Executor {
         else caller.done?.ok();
         break;
       case "give-lease":
-        this.#giveLease(table.get(id), caller.lease);
+        this.#giveLease(id, table.get(id), caller.lease);
         break;
       case "await": {
         const life = { id, incarnation: action.incarnation };
@@ -297,7 +297,7 @@ export class Executor {
       fail,
       ok: (row) => {
         if (done) done.ok();
-        else if (lease) this.#giveLease(row, lease);
+        else if (lease) this.#giveLease(id, row, lease);
         else if (row === undefined) fail(new LoadCancelledError(id));
         else info?.ok(infoOf(row, table.reservation(row.id, row.incarnation)));
       },
@@ -305,10 +305,10 @@ export class Executor {
   }
 
   /** In the step in which the model became ready, so that nobody can take it away before the request has it. */
-  #giveLease(entry: Entry | undefined, reply: Reply<Held> | undefined): void {
+  #giveLease(id: ModelId, entry: Entry | undefined, reply: Reply<Held> | undefined): void {
     const live = entry?.live;
     if (entry === undefined || live === undefined || !live.block.acquire(this.#input.clock.now()))
-      reply?.fail(new LoadCancelledError(entry?.id ?? ""));
+      reply?.fail(new LoadCancelledError(id));
     else reply?.ok({ entry, live });
   }
 

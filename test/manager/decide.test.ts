@@ -523,6 +523,17 @@ describe("decide", () => {
     expect(decide(gone, need).row?.status).toBe(comesBack ? "loading" : "registered");
   });
 
+  it("lets a model that was going by itself stay away once somebody unloads it by hand", () => {
+    const going = row("unloading", true);
+    if (going?.leaving === undefined) throw new Error("no row");
+    const evicted = { ...going, leaving: { ...going.leaving, reason: "eviction" } } as const;
+
+    const { row: unloaded } = decide(decide(evicted, unload).row, released);
+
+    expect(decide(evicted, released).row?.onDemand).toBe(true);
+    expect(unloaded?.onDemand).toBe(false);
+  });
+
   it("tells why and for how long it is not tried again", () => {
     const before = lazy("error", { failures: { count: 3, retryAt: NOW + 30_000 } });
 

@@ -171,6 +171,42 @@ describe("a load that does not fit", () => {
     expect((await started.models.generate("b", "hi")).modelId).toBe("b");
   });
 
+  it.each(["refuse", "evict-idle"] as const)(
+    "waits for memory that is being given back anyway (%s)",
+    async (overBudget) => {
+      const started = await startSmall({ a: 6, b: 6 }, {}, { overBudget });
+      const { models, backend } = started;
+      await use(started, "a");
+      const disposal = backend.hold("dispose", "a");
+      const unloading = models.unload("a");
+      await disposal.arrived();
+
+      const request = models.generate("b", "hi");
+      await settle();
+      expect(models.info("b")?.status).toBe("loading");
+      disposal.open();
+
+      expect((await request).modelId).toBe("b");
+      await unloading;
+      expect(started.evicted).toEqual([]);
+    },
+  );
+
+  it("does not wait for it by default if it was asked for by hand", async () => {
+    const started = await startSmall({ a: 6, b: 6 }, {}, { overBudget: "refuse" });
+    const { models, backend } = started;
+    await use(started, "a");
+    const disposal = backend.hold("dispose", "a");
+    const unloading = models.unload("a");
+    await disposal.arrived();
+
+    expect(await rejection(models.load("b"))).toMatchObject({ code: "insufficient_memory", availableBytes: 4 });
+    disposal.open();
+    await unloading;
+
+    expect(await models.load("b")).toMatchObject({ status: "ready" });
+  });
+
   it("is told before by plan, which makes nothing go", async () => {
     const started = await startSmall({ a: 6, b: 6 });
     await use(started, "a");
@@ -451,12 +487,11 @@ describe("a model in use", () => {
     const started = await startSmall({ a: 6, b: 6 });
     const { models, clock } = started;
     let current = await models.acquire("a");
-    let isServed = false;
-    const request = models.generate("b", "hi").then(() => (isServed = true));
+    const request = models.generate("b", "hi");
     await settle();
 
     // there is never a moment without a lease, as long as the model takes requests
-    for (let second = 0; second <= 31 && !isServed; second++) {
+    for (let second = 0; second <= 31; second++) {
       const next = await models.acquire("a", { waitForLoad: false }).catch(() => undefined);
       current.release();
       if (next === undefined) break;
@@ -492,6 +527,41 @@ describe("a model in use", () => {
     expect((await models.generate("a", "again")).modelId).toBe("a");
     lease.release();
     expect((await models.generate("b", "again")).modelId).toBe("b");
+  });
+
+  it("is waited for anew when an unload of it by somebody else was given up", async () => {
+    const started = await startSmall({ a: 6, b: 6 });
+    const { models, clock } = started;
+    const lease = await models.acquire("a");
+    const request = models.generate("b", "hi");
+    await settle();
+    const unloading = rejection(models.unload("a", { timeoutMs: 10 }));
+    await settle();
+    clock.increment(10);
+    expect(await unloading).toMatchObject({ code: "unload_timeout" });
+
+    lease.release();
+
+    expect((await request).modelId).toBe("b");
+    expect(clock.now()).toBe(10);
+  });
+
+  it("is not waited for longer than twice maxWaitMs where it never gets ready", async () => {
+    const started = await startSmall({ a: 6, b: 6 });
+    const { models, backend, clock } = started;
+    const gate = backend.hold("start", "a");
+    const first = models.generate("a", "hi");
+    await gate.arrived();
+    const request = rejection(models.generate("b", "hi"));
+    await settle();
+
+    await pass(clock, 2 * MAX_WAIT_MS - 1_000);
+    expect(models.info("b")?.status).toBe("loading");
+    await pass(clock, 1_000);
+
+    expect(await request).toMatchObject({ code: "insufficient_memory", modelId: "b" });
+    gate.open();
+    expect((await first).modelId).toBe("a");
   });
 
   it("is not waited for by who leaves: it goes on as if nobody had come", async () => {

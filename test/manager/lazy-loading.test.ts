@@ -58,6 +58,22 @@ describe("a lazy model", () => {
     expect(backend.maxLiveCopies).toBe(1);
   });
 
+  it("is loaded beside another one: neither waits for the other", async () => {
+    const { models, backend } = await startTestSupervisor({
+      models: [LAZY, { ...LAZY, id: "b", source: "b" }],
+    });
+    const gates = [backend.hold("start", "a"), backend.hold("start", "b")];
+    const requests = [models.generate("a", "hi"), models.generate("b", "hi")];
+    await Promise.all(gates.map((gate) => gate.arrived()));
+
+    gates[1]?.open();
+    expect((await requests[1])?.modelId).toBe("b");
+    expect(models.info("a")?.status).toBe("loading");
+    gates[0]?.open();
+
+    expect((await requests[0])?.modelId).toBe("a");
+  });
+
   it("is loaded for whatever is asked of it", async () => {
     const { models, backend } = await startTestSupervisor({
       models: [{ ...LAZY, capabilities: ["generate", "chat", "embed", "rank"] }],
@@ -773,6 +789,9 @@ describe("close", () => {
     await Promise.all([loads.arrived(), checks.arrived()]);
 
     const closing = models.close();
+    // at once, whatever still has to be given back
+    const answers = Promise.all(waiting.slice(0, 4));
+    expect(await Promise.race([answers, settle().then(() => "not yet")])).not.toBe("not yet");
     disposals.open();
     await closing;
     await unloading;

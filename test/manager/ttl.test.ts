@@ -244,6 +244,17 @@ describe("the sweep", () => {
     expect(timers.open).toBe(0);
   });
 
+  it("ends when the last model with a TTL is unloaded", async () => {
+    const { models, clock } = await startTestSupervisor({ defaultTtlMs: 1_000 });
+    const timers = countTimers(clock);
+    await models.load("a", "a");
+    expect(timers.open).toBe(1);
+
+    await models.unload("a");
+
+    expect(timers.open).toBe(0);
+  });
+
   it("is over when the supervisor is", async () => {
     const { models, clock } = await startTestSupervisor({ defaultTtlMs: 1_000 });
     const timers = countTimers(clock);

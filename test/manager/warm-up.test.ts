@@ -1,7 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Capability } from "../../src/index.js";
-import { FakeBackend } from "../../src/testing/index.js";
-import type { FakeStep } from "../../src/testing/index.js";
+import type { FakeBackend, FakeStep } from "../../src/testing/index.js";
 import { rejection, settle, startTestSupervisor } from "../support/test-supervisor.js";
 
 /** Counts the requests that come to a fake model before it is ready. */

@@ -56,4 +56,26 @@ describe("a crash of the tasks supervisor", () => {
     expect(models.list()).toEqual([]);
     expect(backend.log).toEqual(["start a", "dispose a"]);
   });
+
+  it("leaves no lease with a request that was told so while it waited for the next life of a model", async () => {
+    const { models, backend } = await startTestSupervisor({
+      models: [{ id: "a", source: "a.gguf", loadPolicy: "lazy" }],
+    });
+    await models.generate("a", "hi");
+    const disposal = backend.hold("dispose");
+    const unloading = rejection(models.unload("a"));
+    await disposal.arrived();
+    const request = rejection(models.generate("a", "again"));
+    await settle();
+
+    await rejection(models.load("boom", "b.gguf"));
+    expect(await request).toMatchObject({ code: "request_aborted" });
+    await unloading;
+    disposal.open();
+    await settle();
+
+    expect(models.info("a")?.leases).toBe(0);
+    await models.unload("a", { timeoutMs: 0 });
+    expect(backend.liveCopies).toBe(0);
+  });
 });

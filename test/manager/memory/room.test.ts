@@ -65,7 +65,16 @@ describe("planRoom", () => {
       "leaving",
     ],
     ["waits for what is in use", load(6, [busy]), "busy busy"],
-    ["takes idle ones before those in use", load(8, [busy, tenant("a", "idle", 2)]), "busy busy"],
+    ["waits for no idle one that is not needed", load(8, [busy, tenant("a", "idle", 2)]), "busy busy"],
+    [
+      "takes idle ones before those in use",
+      load(7, [
+        tenant("a", "idle", 3, { lastUsedAt: 9 }),
+        tenant("b", "busy", 3),
+        tenant("c", "busy", 3, { lastUsedAt: 1, evictionPriority: 5 }),
+      ]),
+      "busy a,b",
+    ],
     ["takes both where both are needed", load(9, [busy, tenant("a", "idle", 4)]), "busy a,busy"],
     ["waits for a load under way, which cannot be told to go", load(6, [{ ...busy, isReady: false }]), "busy"],
     [
