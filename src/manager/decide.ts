@@ -161,6 +161,17 @@ function decideUnload(row: Entry | undefined, command: Command<"model.unload">, 
   }
 }
 
+/** What two unloads of one life ask for together. What goes by itself would come back; what somebody unloads stays away. */
+function joined(first: Leaving, { reason, force, forget }: Command<"model.unload">): Leaving {
+  const goesByItself = first.reason === "ttl" || first.reason === "eviction";
+  return {
+    ...first,
+    reason: goesByItself ? reason : first.reason,
+    forget: forget || first.forget,
+    force: force || first.force,
+  };
+}
+
 /** An unload resolves when the memory is free. */
 function answerWhenFree({ incarnation, disposal }: Entry): Action {
   return disposal === "running" ? { do: "await", what: "unload", incarnation } : { do: "answer" };
