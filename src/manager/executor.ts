@@ -345,8 +345,11 @@ export class Executor {
   #sweep(): void {
     const { table, clock } = this.#input;
     const now = clock.now();
-    const expired = [...table.entries()].filter((row) => row.status === "ready" && isExpired(idlenessOf(row), now));
-    for (const { id } of expired) this.#unload(id, "ttl", 0);
+    for (const { id } of [...table.entries()]) {
+      // as it is now: a listener that was told of the one before may have taken this one
+      const row = table.get(id);
+      if (row?.status === "ready" && isExpired(idlenessOf(row), now)) this.#unload(id, "ttl", 0);
+    }
   }
 
   #wantSweep(): void {
