@@ -85,12 +85,16 @@ export function checkSettled(world: World): void {
   }
   for (const { label, controller, isSettled } of calls)
     law(isSettled || controller?.signal.aborted !== true, () => `${label}: its caller has left and was not answered`);
+  const tasks = models.tree().children.find(({ id }) => id === "loads")?.children ?? [];
   const isQuiet =
+    tasks.length === 0 &&
     models.memory().unreleased.length === 0 &&
     rows.every(({ status }) => status === "ready" || status === "registered" || status === "error");
   if (!isQuiet) return;
   for (const { modelId, incarnation, listeners, isOrphan } of lives)
     law(listeners === 0 || isOrphan, () => `${listeners} listen to ${modelId}#${incarnation}, and nobody waits`);
+  const isIdle = calls.every((call) => call.isSettled) && rows.every(({ leases }) => leases === 0);
+  if (isIdle) law(clock.pending.size <= 1, () => `${clock.pending.size} timers run, and nobody waits for anything`);
 }
 
 /** What holds once all gates are open, all leases are released and much time has passed. */

@@ -118,6 +118,9 @@ export class CountingClock implements Clock {
   increment = (ms: number) => this.#clock.increment(ms);
 }
 
+/** No step gives so much to do; behind that there is no end. */
+const MOST_EVENTS = 2_000;
+
 /** The real tree on the fake backend, and all that a walk has to know of it to judge it. */
 export class World {
   readonly plan: Plan;
@@ -140,6 +143,8 @@ export class World {
   /** Lives whose load was begun for a request. */
   readonly loadsForRequests = new Set<string>();
   readonly loadsSince = new Map<string, number>();
+  /** What the manager was told since the last step. */
+  eventsInTurn = 0;
   /** The part of the tree that fails when it is next used. */
   nextToBreak: "manager" | "loads" | undefined;
   isEnding = false;
@@ -291,15 +296,19 @@ export class World {
   #watchManager(): void {
     const { Executor, temporaryChildrenMachine } = this.code;
     const { handle } = Executor.prototype;
-    const beforeEvent = (event: ManagerEvent) => {
+    const beforeEvent = (event: ManagerEvent): boolean => {
+      if (++this.eventsInTurn > MOST_EVENTS) {
+        this.violated(`the manager never comes to rest, the last event was ${event.type}`);
+        return false;
+      }
       if (this.nextToBreak === "manager") this.#break();
       if (event.type === "load.done") this.#adopt(event.live);
       if (event.type === "dispose.failed")
         for (const life of this.lives) life.isStuck ||= isOf(life, { ...event, modelId: event.id });
+      return true;
     };
     Executor.prototype.handle = function watched(this: InstanceType<typeof Executor>, event: ManagerEvent) {
-      beforeEvent(event);
-      handle.call(this, event);
+      if (beforeEvent(event)) handle.call(this, event);
     };
     const { transition } = temporaryChildrenMachine;
     const beforeStart = () => {
