@@ -1,5 +1,5 @@
 import { getEventListeners } from "node:events";
-import type { Device, MemoryReport, Placement } from "../../../src/index.js";
+import type { Device, Placement } from "../../../src/index.js";
 import type { Life, World } from "./world.js";
 
 /** Thrown at the first broken law. */
@@ -85,9 +85,8 @@ export function checkSettled(world: World): void {
   }
   for (const { label, controller, isSettled } of calls)
     law(isSettled || controller?.signal.aborted !== true, () => `${label}: its caller has left and was not answered`);
-  const tasks = models.tree().children.find(({ id }) => id === "loads")?.children ?? [];
   const isQuiet =
-    tasks.length === 0 &&
+    world.loadsInEngine === 0 &&
     models.memory().unreleased.length === 0 &&
     rows.every(({ status }) => status === "ready" || status === "registered" || status === "error");
   if (!isQuiet) return;
@@ -145,9 +144,4 @@ function sumOn(device: Device, rows: readonly { readonly placement: Placement }[
 function bytesOn(device: Device, placement: Placement): number {
   if (device !== "total") return placement[device] ?? 0;
   return Object.values(placement).reduce<number>((sum, bytes) => sum + (bytes ?? 0), 0);
-}
-
-/** What a lowered limit finds in use may stay. */
-export function allowOverhang(world: World, { devices }: MemoryReport): void {
-  for (const { device, reservedBytes } of devices) world.overhang.set(device, reservedBytes);
 }

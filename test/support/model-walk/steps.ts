@@ -1,7 +1,6 @@
 import fc from "fast-check";
 import { InsufficientMemoryError } from "../../../src/index.js";
 import type { GenerationStream, RequestOptions } from "../../../src/index.js";
-import { allowOverhang } from "./laws.js";
 import { OtherThread } from "./other-thread.js";
 import { HUGE, IDS, STEPS } from "./world.js";
 import type { HeldLease, Id, World } from "./world.js";
@@ -192,7 +191,6 @@ function take(world: World, step: Step): void {
       clock.increment(step.ms);
       break;
     case "budget":
-      allowOverhang(world, models.memory());
       world.order("setMemoryBudget", models.setMemoryBudget(world.budget(step.units)));
       break;
     case "default":

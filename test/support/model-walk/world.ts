@@ -143,6 +143,8 @@ export class World {
   /** Lives whose load was begun for a request. */
   readonly loadsForRequests = new Set<string>();
   readonly loadsSince = new Map<string, number>();
+  /** Also of loads that nobody wants any more: an engine need not hear its aborts. */
+  loadsInEngine = 0;
   /** What the manager was told since the last step. */
   eventsInTurn = 0;
   /** The part of the tree that fails when it is next used. */
@@ -258,9 +260,19 @@ export class World {
 
   #watchEngine(): void {
     const { backend, lives } = this;
+    const enter = async <T>(work: Promise<T>): Promise<T> => {
+      this.loadsInEngine++;
+      try {
+        return await work;
+      } finally {
+        this.loadsInEngine--;
+      }
+    };
+    const resolve = backend.resolve.bind(backend);
+    backend.resolve = (source, options, signal) => enter(resolve(source, options, signal));
     const start = backend.start.bind(backend);
     backend.start = async (spec, context) => {
-      const backing = await start(spec, context);
+      const backing = await enter(start(spec, context));
       const { modelId, incarnation } = spec;
       const life: Life = {
         modelId,
@@ -302,6 +314,9 @@ export class World {
         return false;
       }
       if (this.nextToBreak === "manager") this.#break();
+      // what a lowered limit finds in use may stay
+      if (event.type === "budget.set")
+        for (const { device, reservedBytes } of this.models.memory().devices) this.overhang.set(device, reservedBytes);
       if (event.type === "load.done") this.#adopt(event.live);
       if (event.type === "dispose.failed")
         for (const life of this.lives) life.isStuck ||= isOf(life, { ...event, modelId: event.id });
