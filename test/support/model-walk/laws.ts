@@ -3,7 +3,7 @@ import type { Device, Placement } from "../../../src/index.js";
 import type { Life, World } from "./world.js";
 
 /** Thrown at the first broken law. */
-export class Violation extends Error {}
+class Violation extends Error {}
 
 function law(holds: boolean, what: () => string): void {
   if (!holds) throw new Violation(what());

@@ -99,7 +99,7 @@ export interface Call {
 }
 
 /** Timers are counted, so that one that is left behind is seen. */
-export class CountingClock implements Clock {
+class CountingClock implements Clock {
   readonly #clock = new SimulatedClock();
   readonly pending = new Set<unknown>();
   now = () => this.#clock.now();
