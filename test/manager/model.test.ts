@@ -33,7 +33,8 @@ describe("whatever is called in whatever order", () => {
         ...(path !== undefined && { path }),
       });
 
-      expect(report.failed ? await fc.asyncDefaultReportMessage(report) : "lawful").toBe("lawful");
+      const law = String(report.errorInstance);
+      expect(report.failed ? `${law}\n${await fc.asyncDefaultReportMessage(report)}` : "lawful").toBe("lawful");
     },
   );
 });

@@ -53,7 +53,7 @@ const steps = {
   default: [0.4, { id }],
   ready: [0.6, { timeoutMs: fc.constantFrom(undefined, 100) }],
   plan: [0.6, { id }],
-  break: [0.4, { what: fc.constantFrom("manager" as const, "loads" as const) }],
+  break: [0.4, { what: fc.constantFrom("manager" as const, "tasks" as const) }],
 } satisfies Record<string, readonly [number, Record<string, fc.Arbitrary<unknown>>]>;
 
 type Steps = typeof steps;

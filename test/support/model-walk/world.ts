@@ -148,7 +148,7 @@ export class World {
   /** What the manager was told since the last step. */
   eventsInTurn = 0;
   /** The part of the tree that fails when it is next used. */
-  nextToBreak: "manager" | "loads" | undefined;
+  nextToBreak: "manager" | "tasks" | undefined;
   isEnding = false;
   models!: ModelManager;
   readonly #restore: (() => void)[] = [];
@@ -307,7 +307,14 @@ export class World {
 
   #watchManager(): void {
     const { Executor, temporaryChildrenMachine } = this.code;
-    const { handle } = Executor.prototype;
+    const { boot, handle } = Executor.prototype;
+    const beforeBoot = () => {
+      for (const life of this.lives) life.isOrphan = true;
+    };
+    Executor.prototype.boot = function watched(this: InstanceType<typeof Executor>) {
+      beforeBoot();
+      boot.call(this);
+    };
     const beforeEvent = (event: ManagerEvent): boolean => {
       if (++this.eventsInTurn > MOST_EVENTS) {
         this.violated(`the manager never comes to rest, the last event was ${event.type}`);
@@ -327,20 +334,20 @@ export class World {
     };
     const { transition } = temporaryChildrenMachine;
     const beforeStart = () => {
-      if (this.nextToBreak === "loads") this.#break();
+      if (this.nextToBreak === "tasks") this.#break();
     };
     temporaryChildrenMachine.transition = function watched(this: typeof temporaryChildrenMachine, ...args) {
       if (args[1].type === "child.start") beforeStart();
       return transition.apply(this, args);
     };
     this.#restore.push(() => {
+      Executor.prototype.boot = boot;
       Executor.prototype.handle = handle;
       temporaryChildrenMachine.transition = transition;
     });
   }
 
   #break(): never {
-    if (this.nextToBreak === "manager") for (const life of this.lives) life.isOrphan = true;
     this.nextToBreak = undefined;
     throw new Error("a bug");
   }
