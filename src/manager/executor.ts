@@ -321,6 +321,12 @@ export class Executor {
   /** Loads under way have failed (their tasks clean up and report by themselves); the rest is ordered again as it was. */
   #resumeTasks(): void {
     const { table, tasks, writer } = this.#input;
+    // whoever waited for a next life has been told of the loss
+    for (const row of [...table.entries()]) {
+      if (!row.wanted) continue;
+      this.#waiting.next.take(row);
+      writer.put({ ...row, wanted: false });
+    }
     for (const { id, incarnation } of this.#books.busyLives()) {
       const row = table.get(id);
       if (row?.incarnation === incarnation && row.status === "loading") {
