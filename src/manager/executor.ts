@@ -321,6 +321,12 @@ export class Executor {
   /** Loads under way have failed (their tasks clean up and report by themselves); the rest is ordered again as it was. */
   #resumeTasks(): void {
     const { table, tasks, writer } = this.#input;
+    // whoever waited for a next life has been told of the loss
+    for (const row of [...table.entries()]) {
+      if (!row.wanted) continue;
+      this.#waiting.next.take(row);
+      writer.put({ ...row, wanted: false });
+    }
     for (const { id, incarnation } of this.#books.busyLives()) {
       const row = table.get(id);
       if (row?.incarnation === incarnation && row.status === "loading") {
@@ -345,8 +351,11 @@ export class Executor {
   #sweep(): void {
     const { table, clock } = this.#input;
     const now = clock.now();
-    const expired = [...table.entries()].filter((row) => row.status === "ready" && isExpired(idlenessOf(row), now));
-    for (const { id } of expired) this.#unload(id, "ttl", 0);
+    for (const { id } of [...table.entries()]) {
+      // as it is now: a listener that was told of the one before may have taken this one
+      const row = table.get(id);
+      if (row?.status === "ready" && isExpired(idlenessOf(row), now)) this.#unload(id, "ttl", 0);
+    }
   }
 
   #wantSweep(): void {

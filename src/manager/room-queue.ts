@@ -192,10 +192,18 @@ export class RoomQueue {
   }
 
   #evictAll(victims: readonly Tenant[], timeoutMs = 0): Life[] {
-    return victims.map(({ modelId: id, incarnation, fate }) => {
+    return victims.flatMap(({ modelId: id, incarnation, fate }) => {
+      // a listener that was told of the victim before may have taken this one: then the plan is drawn again
+      if (fate === "idle" && !this.#isIdle({ id, incarnation })) return [];
       this.#evict(id, fate === "idle" ? 0 : timeoutMs);
-      return { id, incarnation };
+      return [{ id, incarnation }];
     });
+  }
+
+  #isIdle({ id, incarnation }: Life): boolean {
+    return this.#tenants().some(
+      (tenant) => tenant.modelId === id && tenant.incarnation === incarnation && tenant.fate === "idle",
+    );
   }
 
   #isLoading({ id, incarnation }: Life): boolean {

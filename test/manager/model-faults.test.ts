@@ -8,11 +8,13 @@ import { lawfulWalks } from "../support/model-walk/walk.js";
  * The model finds faults: each is planted in a copy of the sources, which is walked as `model.test.ts` walks the sources
  * themselves.
  */
-const RUNS = 150;
+const RUNS = 100;
+/** The one that hides best is found after 37 on average, 143 at most in 30 tries. */
+const MOST_RUNS = 1_000;
 
 /** What the walks found, if anything; as soon as they have. */
-async function found(code: CodeUnderTest): Promise<string | undefined> {
-  const { failed, errorInstance } = await fc.check(lawfulWalks(code), { numRuns: RUNS, endOnFailure: true });
+async function found(code: CodeUnderTest, numRuns = MOST_RUNS): Promise<string | undefined> {
+  const { failed, errorInstance } = await fc.check(lawfulWalks(code), { numRuns, endOnFailure: true });
   return failed ? String(errorInstance) : undefined;
 }
 
@@ -49,7 +51,7 @@ beforeEach(() => {
 
 describe("a walk through a copy of the sources", { timeout: 60_000 }, () => {
   it("finds nothing where nothing was planted", async () => {
-    expect(await found(await copyOfSources())).toBeUndefined();
+    expect(await found(await copyOfSources(), RUNS)).toBeUndefined();
   });
 
   it("finds a lease that is taken without a second look at the state", async () => {

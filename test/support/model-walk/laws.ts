@@ -1,9 +1,9 @@
 import { getEventListeners } from "node:events";
-import type { Device, MemoryReport, Placement } from "../../../src/index.js";
+import type { Device, Placement } from "../../../src/index.js";
 import type { Life, World } from "./world.js";
 
 /** Thrown at the first broken law. */
-export class Violation extends Error {}
+class Violation extends Error {}
 
 function law(holds: boolean, what: () => string): void {
   if (!holds) throw new Violation(what());
@@ -86,11 +86,14 @@ export function checkSettled(world: World): void {
   for (const { label, controller, isSettled } of calls)
     law(isSettled || controller?.signal.aborted !== true, () => `${label}: its caller has left and was not answered`);
   const isQuiet =
+    world.loadsInEngine === 0 &&
     models.memory().unreleased.length === 0 &&
     rows.every(({ status }) => status === "ready" || status === "registered" || status === "error");
   if (!isQuiet) return;
   for (const { modelId, incarnation, listeners, isOrphan } of lives)
     law(listeners === 0 || isOrphan, () => `${listeners} listen to ${modelId}#${incarnation}, and nobody waits`);
+  const isIdle = calls.every((call) => call.isSettled) && rows.every(({ leases }) => leases === 0);
+  if (isIdle) law(clock.pending.size <= 1, () => `${clock.pending.size} timers run, and nobody waits for anything`);
 }
 
 /** What holds once all gates are open, all leases are released and much time has passed. */
@@ -141,9 +144,4 @@ function sumOn(device: Device, rows: readonly { readonly placement: Placement }[
 function bytesOn(device: Device, placement: Placement): number {
   if (device !== "total") return placement[device] ?? 0;
   return Object.values(placement).reduce<number>((sum, bytes) => sum + (bytes ?? 0), 0);
-}
-
-/** What a lowered limit finds in use may stay. */
-export function allowOverhang(world: World, { devices }: MemoryReport): void {
-  for (const { device, reservedBytes } of devices) world.overhang.set(device, reservedBytes);
 }

@@ -2,8 +2,8 @@ import fc from "fast-check";
 import { settle } from "../test-supervisor.js";
 import type { CodeUnderTest } from "./code-under-test.js";
 import { checkAlways, checkEnd, checkQuiet, checkSettled } from "./laws.js";
-import { stepsWithGaps, take } from "./steps.js";
-import type { Step } from "./steps.js";
+import { begin, plannedSteps } from "./steps.js";
+import type { PlannedStep } from "./steps.js";
 import { plans, World } from "./world.js";
 import type { Plan } from "./world.js";
 
@@ -14,24 +14,19 @@ export function lawfulWalks(code: CodeUnderTest) {
   return fc.asyncProperty(
     plans,
     // a step that a failure does not need becomes none
-    fc.array(fc.option(stepsWithGaps, { freq: 1_000 }), { minLength: STEPS, maxLength: STEPS, size: "max" }),
+    fc.array(fc.option(plannedSteps, { freq: 1_000 }), { minLength: STEPS, maxLength: STEPS, size: "max" }),
     (plan, steps) => walk(plan, steps, code),
   );
 }
 
-async function walk(
-  plan: Plan,
-  steps: readonly (readonly [Step, number | "settled"] | null)[],
-  code: CodeUnderTest,
-): Promise<void> {
+async function walk(plan: Plan, steps: readonly (PlannedStep | null)[], code: CodeUnderTest): Promise<void> {
   const world = new World(plan, code);
   try {
     await world.start();
-    for (const taken of steps) {
-      if (taken === null) continue;
-      const [step, gap] = taken;
-      take(world, step);
-      await pause(world, gap);
+    for (const step of steps) {
+      if (step === null) continue;
+      begin(world, step);
+      await pause(world, step.gap);
     }
     await settle();
     checkSettled(world);
@@ -86,10 +81,11 @@ function releaseAll({ leases, threads, clock }: World): void {
 }
 
 /** So much that whoever waits for anything has had enough. */
-async function passTime({ clock }: World): Promise<void> {
+async function passTime(world: World): Promise<void> {
   for (let times = 0; times < 12; times++) {
     await settle();
-    clock.increment(10_000);
+    world.eventsInTurn = 0;
+    world.clock.increment(10_000);
   }
   await settle();
 }

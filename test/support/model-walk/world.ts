@@ -99,7 +99,7 @@ export interface Call {
 }
 
 /** Timers are counted, so that one that is left behind is seen. */
-export class CountingClock implements Clock {
+class CountingClock implements Clock {
   readonly #clock = new SimulatedClock();
   readonly pending = new Set<unknown>();
   now = () => this.#clock.now();
@@ -117,6 +117,9 @@ export class CountingClock implements Clock {
   };
   increment = (ms: number) => this.#clock.increment(ms);
 }
+
+/** No step gives so much to do; behind that there is no end. */
+const MOST_EVENTS = 2_000;
 
 /** The real tree on the fake backend, and all that a walk has to know of it to judge it. */
 export class World {
@@ -140,8 +143,12 @@ export class World {
   /** Lives whose load was begun for a request. */
   readonly loadsForRequests = new Set<string>();
   readonly loadsSince = new Map<string, number>();
+  /** Also of loads that nobody wants any more: an engine need not hear its aborts. */
+  loadsInEngine = 0;
+  /** What the manager was told since the last step. */
+  eventsInTurn = 0;
   /** The part of the tree that fails when it is next used. */
-  nextToBreak: "manager" | "loads" | undefined;
+  nextToBreak: "manager" | "tasks" | undefined;
   isEnding = false;
   models!: ModelManager;
   readonly #restore: (() => void)[] = [];
@@ -253,9 +260,19 @@ export class World {
 
   #watchEngine(): void {
     const { backend, lives } = this;
+    const enter = async <T>(work: Promise<T>): Promise<T> => {
+      this.loadsInEngine++;
+      try {
+        return await work;
+      } finally {
+        this.loadsInEngine--;
+      }
+    };
+    const resolve = backend.resolve.bind(backend);
+    backend.resolve = (source, options, signal) => enter(resolve(source, options, signal));
     const start = backend.start.bind(backend);
     backend.start = async (spec, context) => {
-      const backing = await start(spec, context);
+      const backing = await enter(start(spec, context));
       const { modelId, incarnation } = spec;
       const life: Life = {
         modelId,
@@ -290,33 +307,47 @@ export class World {
 
   #watchManager(): void {
     const { Executor, temporaryChildrenMachine } = this.code;
-    const { handle } = Executor.prototype;
-    const beforeEvent = (event: ManagerEvent) => {
+    const { boot, handle } = Executor.prototype;
+    const beforeBoot = () => {
+      for (const life of this.lives) life.isOrphan = true;
+    };
+    Executor.prototype.boot = function watched(this: InstanceType<typeof Executor>) {
+      beforeBoot();
+      boot.call(this);
+    };
+    const beforeEvent = (event: ManagerEvent): boolean => {
+      if (++this.eventsInTurn > MOST_EVENTS) {
+        this.violated(`the manager never comes to rest, the last event was ${event.type}`);
+        return false;
+      }
       if (this.nextToBreak === "manager") this.#break();
+      // what a lowered limit finds in use may stay
+      if (event.type === "budget.set")
+        for (const { device, reservedBytes } of this.models.memory().devices) this.overhang.set(device, reservedBytes);
       if (event.type === "load.done") this.#adopt(event.live);
       if (event.type === "dispose.failed")
         for (const life of this.lives) life.isStuck ||= isOf(life, { ...event, modelId: event.id });
+      return true;
     };
     Executor.prototype.handle = function watched(this: InstanceType<typeof Executor>, event: ManagerEvent) {
-      beforeEvent(event);
-      handle.call(this, event);
+      if (beforeEvent(event)) handle.call(this, event);
     };
     const { transition } = temporaryChildrenMachine;
     const beforeStart = () => {
-      if (this.nextToBreak === "loads") this.#break();
+      if (this.nextToBreak === "tasks") this.#break();
     };
     temporaryChildrenMachine.transition = function watched(this: typeof temporaryChildrenMachine, ...args) {
       if (args[1].type === "child.start") beforeStart();
       return transition.apply(this, args);
     };
     this.#restore.push(() => {
+      Executor.prototype.boot = boot;
       Executor.prototype.handle = handle;
       temporaryChildrenMachine.transition = transition;
     });
   }
 
   #break(): never {
-    if (this.nextToBreak === "manager") for (const life of this.lives) life.isOrphan = true;
     this.nextToBreak = undefined;
     throw new Error("a bug");
   }
