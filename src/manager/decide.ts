@@ -76,7 +76,7 @@ function decideNeed(row: Entry | undefined, { id }: Command<"model.need">, numbe
   if (row === undefined) return answer(row, new NotLoadedError(id));
   switch (row.status) {
     case "ready":
-      return { row, actions: [{ do: "give-lease" }] };
+      return answer(row);
     case "loading":
       return { row, actions: [{ do: "await", what: "load", incarnation: row.incarnation }] };
     case "unloading":

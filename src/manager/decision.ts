@@ -11,10 +11,8 @@ export type Awaited = "check" | "load" | "unload" | "next";
 
 /** What the executor does, in this order. */
 export type Action =
-  /** Answers the caller of this command: with an error, or that it is done. */
+  /** Answers the caller of this command: with an error, or with what it wants, as the row is then. */
   | { readonly do: "answer"; readonly error?: ModelSupervisorError }
-  /** Gives the caller of this command a lease on the ready model. */
-  | { readonly do: "give-lease" }
   /** Keeps the caller of this command until that of this life is settled. */
   | { readonly do: "await"; readonly what: Awaited; readonly incarnation: number }
   /** Answers everyone who waits for that. Those who want a lease get it now, before anybody can take the model away. */

@@ -1,22 +1,22 @@
 /** Carries out what `decide` says: writes the table, orders tasks, answers callers. Runs inside the manager's mailbox only. */
 import type { Clock } from "../api.js";
-import { ClosedError, LoadCancelledError, LoadFailedError, NotLoadedError, RequestAbortedError } from "../errors.js";
-import type { ModelId, ModelInfo, UnloadReason } from "../model.js";
-import { idlenessOf, infoOf } from "../table/entry.js";
-import type { Entry } from "../table/entry.js";
+import { ClosedError, LoadFailedError, NotLoadedError, RequestAbortedError } from "../errors.js";
+import type { ModelId, UnloadReason } from "../model.js";
+import { idlenessOf } from "../table/entry.js";
 import { isExpired } from "../table/expiry.js";
 import { incarnationKey } from "../table/model-table.js";
 import { Bookkeeping } from "./bookkeeping.js";
+import { Callers, type Caller } from "./callers.js";
 import { decide } from "./decide.js";
 import { atOnce, blank } from "./decision.js";
-import type { Action, Awaited } from "./decision.js";
+import type { Action } from "./decision.js";
 import { memoryReport } from "./memory/report.js";
-import type { Declared, Held, Life, LifecycleEvent, ManagerEvent, Reply } from "./protocol.js";
+import type { Declared, Life, LifecycleEvent, ManagerEvent, Reply } from "./protocol.js";
+import { Readiness } from "./readiness.js";
 import { RoomQueue } from "./room-queue.js";
 import type { RoomQueueInput } from "./room-queue.js";
 import { Sweeper } from "./sweeper.js";
 import type { LoadOrder, Tasks } from "./tasks.js";
-import { Waiters } from "./waiters.js";
 
 export interface ExecutorInput extends Omit<RoomQueueInput, "onIdle" | "now"> {
   /** The supervisor's, for messages. */
@@ -33,16 +33,6 @@ export interface ExecutorInput extends Omit<RoomQueueInput, "onIdle" | "now"> {
   readonly onJoined: (id: ModelId) => void;
 }
 
-/** Who gave a command, and what it wants to be told. */
-interface Caller {
-  readonly info?: Reply<ModelInfo>;
-  readonly done?: Reply<void>;
-  readonly lease?: Reply<Held>;
-  readonly ticket?: symbol;
-  readonly makeDefault?: boolean;
-  readonly onProgress?: LoadOrder["onProgress"];
-}
-
 /** While a load waits for room, times are looked at so often, however rarely models are swept. */
 const WAITING_MS = 1_000;
 
@@ -51,17 +41,10 @@ export class Executor {
   readonly #books: Bookkeeping;
   readonly #room: RoomQueue;
   readonly #sweeper: Sweeper;
-  /** Callers by what they wait for; each is answered with the row, or that there is none. */
-  readonly #waiting: Record<Awaited, Waiters<Entry | undefined>> = {
-    check: new Waiters(),
-    load: new Waiters(),
-    unload: new Waiters(),
-    next: new Waiters(),
-  };
+  readonly #callers: Callers;
+  readonly #ready = new Readiness();
   /** Lives whose file is being looked at. */
   readonly #checks = new Map<string, Life>();
-  /** Callers of `ready`, by ticket. */
-  readonly #ready = new Map<symbol, Reply<void>>();
   readonly #closing: Reply<void>[] = [];
   /** Lives that become the default model when they are ready; one that fails leaves the default as it was. */
   readonly #nextDefaults = new Set<string>();
@@ -70,6 +53,7 @@ export class Executor {
     this.#input = input;
     const { clock, send } = input;
     this.#books = new Bookkeeping(input);
+    this.#callers = new Callers(input.table, () => clock.now());
     this.#room = new RoomQueue(
       { ...input, now: () => clock.now(), onIdle: () => send({ type: "model.idle" }) },
       (id, timeoutMs) => this.#unload(id, "eviction", timeoutMs),
@@ -124,7 +108,7 @@ export class Executor {
         this.#decide(event, { done: event.reply });
         break;
       case "wait.withdraw":
-        this.#withdraw(event.ticket);
+        for (const left of this.#callers.withdraw(event.ticket)) this.#decide({ ...left, type: "load.abandoned" }, {});
         break;
       case "default.set":
         if (this.#input.table.get(event.id) === undefined) event.reply.fail(new NotLoadedError(event.id));
@@ -140,10 +124,10 @@ export class Executor {
         });
         break;
       case "ready.wait":
-        this.#ready.set(event.ticket, event.reply);
+        this.#ready.add(event.ticket, event.reply);
         break;
       case "ready.withdraw":
-        this.#ready.delete(event.ticket);
+        this.#ready.withdraw(event.ticket);
         break;
       case "manager.close":
         this.#close(event.timeoutMs, event.reply);
@@ -171,7 +155,7 @@ export class Executor {
       }
     }
     this.#room.serve();
-    this.#answerReady();
+    if (!this.#books.hasOrphans) this.#ready.answer(this.#input.table);
     this.#answerClosing();
     this.#wantSweep();
   }
@@ -198,28 +182,20 @@ export class Executor {
   }
 
   #perform(action: Action, { id }: LifecycleEvent, caller: Caller): void {
-    const { tasks, notify, table } = this.#input;
+    const { tasks, notify } = this.#input;
     switch (action.do) {
       case "answer":
-        if (action.error) (caller.info ?? caller.lease ?? caller.done)?.fail(action.error);
-        else caller.done?.ok();
+        this.#callers.answer(id, caller, action.error);
         break;
-      case "give-lease":
-        this.#giveLease(id, table.get(id), caller.lease);
+      case "await":
+        this.#callers.add(action.what, { id, incarnation: action.incarnation }, caller);
         break;
-      case "await": {
-        const life = { id, incarnation: action.incarnation };
-        this.#waiting[action.what].add(life, this.#waiterOf(id, caller), caller.ticket);
-        break;
-      }
       case "settle":
-        this.#settle(action, { id, incarnation: action.incarnation });
+        if (action.what === "load") this.#nextDefaults.delete(incarnationKey(id, action.incarnation));
+        this.#callers.settle(action.what, { id, incarnation: action.incarnation }, action.error);
         break;
       case "follow":
-        this.#waiting.next.move({ id, incarnation: action.from }, this.#waiting.load, {
-          id,
-          incarnation: action.to,
-        });
+        this.#callers.follow({ id, incarnation: action.from }, { id, incarnation: action.to });
         break;
       case "start-check":
         this.#startCheck(id);
@@ -282,49 +258,13 @@ export class Executor {
     this.#decide({ type: "model.unload", id, timeoutMs, force, forget: false, reason }, {});
   }
 
-  #withdraw(ticket: symbol): void {
-    for (const waiters of Object.values(this.#waiting)) {
-      const left = waiters.withdraw(ticket);
-      if (left) this.#decide({ ...left, type: "load.abandoned" }, {});
-    }
-  }
-
-  /** How the row is told to somebody who waits for it. */
-  #waiterOf(id: ModelId, { info, lease, done }: Caller): Reply<Entry | undefined> {
-    const { table } = this.#input;
-    const fail = (error: unknown) => (info ?? lease ?? done)?.fail(error);
-    return {
-      fail,
-      ok: (row) => {
-        if (done) done.ok();
-        else if (lease) this.#giveLease(id, row, lease);
-        else if (row === undefined) fail(new LoadCancelledError(id));
-        else info?.ok(infoOf(row, table.reservation(row.id, row.incarnation)));
-      },
-    };
-  }
-
-  /** In the step in which the model became ready, so that nobody can take it away before the request has it. */
-  #giveLease(id: ModelId, entry: Entry | undefined, reply: Reply<Held> | undefined): void {
-    const live = entry?.live;
-    if (entry === undefined || live === undefined || !live.block.acquire(this.#input.clock.now()))
-      reply?.fail(new LoadCancelledError(id));
-    else reply?.ok({ entry, live });
-  }
-
-  #settle({ what, error }: Extract<Action, { do: "settle" }>, life: Life): void {
-    if (what === "load") this.#nextDefaults.delete(incarnationKey(life.id, life.incarnation));
-    const row = this.#input.table.get(life.id);
-    for (const reply of this.#waiting[what].take(life)) error ? reply.fail(error) : reply.ok(row);
-  }
-
   /** Loads under way have failed (their tasks clean up and report by themselves); the rest is ordered again as it was. */
   #resumeTasks(): void {
     const { table, tasks, writer } = this.#input;
     // whoever waited for a next life has been told of the loss
     for (const row of [...table.entries()]) {
       if (!row.wanted) continue;
-      this.#waiting.next.take(row);
+      this.#callers.drop("next", row);
       writer.put({ ...row, wanted: false });
     }
     for (const { id, incarnation } of this.#books.busyLives()) {
@@ -372,44 +312,19 @@ export class Executor {
     this.#closing.push(reply);
     this.#room.stop();
     const closed = new ClosedError(this.#input.name);
-    for (const waiting of this.#ready.values()) waiting.fail(closed);
-    this.#ready.clear();
+    this.#ready.fail(closed);
     for (const row of [...this.#input.table.entries()]) {
       const { id, incarnation, status, wanted } = row;
       // nothing is loaded any more
-      for (const waiting of this.#waiting.next.take({ id, incarnation })) waiting.fail(closed);
+      this.#callers.settle("next", { id, incarnation }, closed);
       if (wanted) this.#input.writer.put({ ...row, wanted: false });
       if (status === "registered" || status === "error") continue;
       this.#decide({ type: "model.unload", id, timeoutMs, force: true, forget: false, reason: "close" }, {});
     }
   }
 
-  #answerReady(): void {
-    if (this.#ready.size === 0 || this.#books.hasOrphans) return;
-    const eager = [...this.#input.table.entries()].filter(isEager);
-    if (eager.some((row) => row.status === "loading")) return;
-    const failed = eager.filter((row) => row.status === "error");
-    const names = failed.map((row) => `"${row.id}"`).join(", ");
-    for (const reply of this.#ready.values()) {
-      if (failed.length === 0) reply.ok();
-      else
-        reply.fail(
-          new AggregateError(
-            failed.map((row) => row.error),
-            `Declared models are not ready: ${names}.`,
-          ),
-        );
-    }
-    this.#ready.clear();
-  }
-
   #answerClosing(): void {
     if (this.#closing.length === 0 || !this.#books.isIdle) return;
     for (const reply of this.#closing.splice(0)) reply.ok();
   }
-}
-
-/** Loaded from the start. */
-export function isEager({ declared, settings }: Entry): boolean {
-  return declared && settings.residency.loadPolicy === "eager";
 }

@@ -39,7 +39,6 @@ import { memoryReport } from "./memory/report.js";
 import { planOf } from "./memory/plan.js";
 import { tenantsOf } from "./memory/tenants.js";
 import type { MetricsRecorder } from "./metrics/recorder.js";
-import { isEager } from "./executor.js";
 import { ModelLease } from "./model-lease.js";
 import { ModelTarget } from "./model-target.js";
 import {
@@ -56,6 +55,7 @@ import {
 } from "./options.js";
 import { planLoad } from "./plan-load.js";
 import { checkRequestOptions, checkWaitOptions } from "./request-options.js";
+import { isEager } from "./readiness.js";
 import { RequestEvents } from "./request-events.js";
 import { within } from "./within.js";
 

@@ -1,19 +1,19 @@
-import type { Life, Reply } from "./protocol.js";
+import type { Life } from "./protocol.js";
 import { incarnationKey } from "../table/model-table.js";
 
 interface Waiter<T> {
-  readonly reply: Reply<T>;
+  readonly who: T;
   readonly ticket: symbol | undefined;
 }
 
-/** Callers who wait for something to happen to one life of one model. Each is answered once, or withdraws. */
+/** Those who wait for something to happen to one life of one model. Each is taken once, or withdraws. */
 export class Waiters<T> {
   readonly #waiting = new Map<string, { readonly life: Life; readonly waiters: Waiter<T>[] }>();
 
-  add(life: Life, reply: Reply<T>, ticket?: symbol): void {
+  add(life: Life, who: T, ticket?: symbol): void {
     const key = incarnationKey(life.id, life.incarnation);
     const group = this.#waiting.get(key) ?? { life, waiters: [] };
-    group.waiters.push({ reply, ticket });
+    group.waiters.push({ who, ticket });
     this.#waiting.set(key, group);
   }
 
@@ -22,18 +22,18 @@ export class Waiters<T> {
     const key = incarnationKey(from.id, from.incarnation);
     const group = this.#waiting.get(key);
     this.#waiting.delete(key);
-    for (const { reply, ticket } of group?.waiters ?? []) there.add(to, reply, ticket);
+    for (const { who, ticket } of group?.waiters ?? []) there.add(to, who, ticket);
   }
 
   /** Removes and returns everyone who waits for this life. */
-  take(life: Life): Reply<T>[] {
+  take(life: Life): T[] {
     const key = incarnationKey(life.id, life.incarnation);
     const group = this.#waiting.get(key);
     this.#waiting.delete(key);
-    return group?.waiters.map((waiter) => waiter.reply) ?? [];
+    return group?.waiters.map(({ who }) => who) ?? [];
   }
 
-  /** Removes one caller. Returns the life if nobody waits for it any more. */
+  /** Removes one of them. Returns the life if nobody waits for it any more. */
   withdraw(ticket: symbol): Life | undefined {
     for (const [key, { life, waiters }] of this.#waiting) {
       const index = waiters.findIndex((waiter) => waiter.ticket === ticket);

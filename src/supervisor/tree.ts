@@ -7,7 +7,7 @@ import type { ModelSupervisorError } from "../errors.js";
 import { Calls } from "../manager/calls.js";
 import type { Notice } from "../manager/decision.js";
 import { comesBack } from "../manager/decide.js";
-import { isEager } from "../manager/executor.js";
+import { isEager } from "../manager/readiness.js";
 import type { Declared, Life, LifecycleFact, ManagerEvent } from "../manager/protocol.js";
 import type { ModelId } from "../model.js";
 import type { Entry } from "../table/entry.js";

@@ -256,7 +256,7 @@ const lazyTable: [
   ["drops the check of what was removed", undefined, checked, "absent", ["settle check"]],
   // a request
   ["tells a request that there is no such model", undefined, need, "absent", ["answer not_loaded"]],
-  ["gives a request a lease on what is ready", entry("ready", false), need, { status: "ready" }, ["give-lease"]],
+  ["gives a request a lease on what is ready", entry("ready", false), need, { status: "ready" }, ["answer"]],
   ["lets a request join any load", entry("loading", false), need, { incarnation: 1 }, ["await load"]],
   [
     "begins a load for a request",
