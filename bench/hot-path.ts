@@ -1,7 +1,7 @@
 /** What a request costs before and after the backing: no event, no await, a table read and two atomic additions. */
 import { ModelSupervisor } from "../src/index.js";
 import type { Clock, ModelManager } from "../src/index.js";
-import { hold } from "../src/manager/dispatch.js";
+import { hold } from "../src/manager/model-target.js";
 import { FakeBackend } from "../src/testing/index.js";
 import { interleave, median } from "./support/measure.js";
 import type { Figure } from "./support/measure.js";

@@ -1,32 +1,26 @@
 /**
  * The path of an inference call: table read, lease, backing. Nothing here sends to an actor or waits for the manager.
  */
-import { nanoid } from "nanoid";
 import type { Clock } from "../api.js";
-import { DEFAULT_MODEL } from "../api.js";
 import type { Backing, BackingRequest } from "../backends/backend.js";
 import {
   BackingCrashedError,
-  NoDefaultModelError,
-  NotLoadedError,
-  NotReadyError,
   RequestAbortedError,
   RequestFailedError,
   RequestTimeoutError,
   isModelSupervisorError,
 } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
-import type { GenerationPart, Priority, RequestPhase } from "../inference.js";
 import type { ModelId } from "../model.js";
 import type { Entry } from "../table/entry.js";
-import type { Abortable, LiveModel } from "../table/live-model.js";
-import type { ModelTable } from "../table/model-table.js";
-import type { DispatchOptions } from "./request-options.js";
-import type { Held } from "./protocol.js";
+import type { LiveModel } from "../table/live-model.js";
+import { InFlightRequest, watchPace, type Consumer } from "./in-flight-request.js";
 import type { MetricsRecorder } from "./metrics/recorder.js";
-import { outcomeOf, queueMsOf } from "./request-events.js";
-import type { CallName, RequestEvents } from "./request-events.js";
 import { onAbort } from "./on-abort.js";
+import type { Held } from "./protocol.js";
+import type { CallName, RequestEvents } from "./request-events.js";
+import { outcomeOf, queueMsOf } from "./request-events.js";
+import type { DispatchOptions } from "./request-options.js";
 
 /**
  * Whom a call is for. `hold` takes a lease where there is one to be had now, else `wait` waits for the model; it gives up
@@ -38,39 +32,6 @@ export interface Target {
   readonly modelId: ModelId;
   hold(waitForLoad: boolean | undefined): Held | undefined;
   wait(signal: AbortSignal): Promise<Held>;
-}
-
-/** Resolves the id and takes a lease; `undefined` where the manager may have one later. */
-export function hold(table: ModelTable, modelId: ModelId, now: number, waitForLoad = true): Held | undefined {
-  const entry = table.get(modelId);
-  if (entry === undefined) throw new NotLoadedError(modelId);
-  const { live } = entry;
-  if (live !== undefined && live.block.acquire(now)) return { entry, live };
-  if (waitForLoad && mayCome(entry)) return undefined;
-  throw new NotReadyError(modelId, entry.status, entry.error);
-}
-
-/** Whether the manager is worth asking: it decides. */
-function mayCome({ status, declared, onDemand }: Entry): boolean {
-  return status === "loading" || onDemand || (declared && status === "unloading");
-}
-
-/** The id that a call is for. */
-export function resolveId(table: ModelTable, id: ModelId): ModelId {
-  if (id !== DEFAULT_MODEL) return id;
-  const modelId = table.defaultId();
-  if (modelId === undefined) throw new NoDefaultModelError();
-  return modelId;
-}
-
-/** Who reads a stream: gets the pieces, may fall behind, and may leave. */
-export interface Consumer {
-  readonly onPart: (part: GenerationPart) => void;
-  readonly left: AbortSignal;
-  /** True while so much lies unread that no more is to be produced. */
-  readonly isBehind: boolean;
-  /** Set by who runs the request; called when `isBehind` has changed, and for each piece that is read meanwhile. */
-  onPace: (() => void) | undefined;
 }
 
 /** What a request does on the backing. */
@@ -175,33 +136,6 @@ async function perform<T>(
   return value;
 }
 
-const DEFAULT_IDLE_CONSUMER_MS = 60_000;
-
-/** Resumes the model when the reader has caught up, and ends the request when that takes too long. Returns how to stop. */
-function watchPace(
-  consumer: Consumer | undefined,
-  idleMs = DEFAULT_IDLE_CONSUMER_MS,
-  clock: Clock,
-  then: { readonly resume: () => void; readonly idle: (idleMs: number) => void },
-): () => void {
-  if (consumer === undefined) return () => undefined;
-  let timer: unknown;
-  const stop = () => {
-    if (timer !== undefined) clock.clearTimeout(timer);
-    timer = undefined;
-  };
-  const update = () => {
-    stop();
-    if (!consumer.isBehind) then.resume();
-    else if (idleMs < Infinity) timer = clock.setTimeout(() => then.idle(idleMs), idleMs);
-  };
-  consumer.onPace = update;
-  return () => {
-    stop();
-    consumer.onPace = undefined;
-  };
-}
-
 /** An untyped error of the engine: the whole backing went down (then `exited` has settled before), or this request failed. */
 async function engineError(
   error: unknown,
@@ -213,46 +147,4 @@ async function engineError(
   return exit?.reason === "crashed"
     ? new BackingCrashedError({ ...exit, modelId, incarnation })
     : new RequestFailedError(modelId, error);
-}
-
-class InFlightRequest implements BackingRequest, Abortable {
-  readonly id = nanoid();
-  readonly #controller = new AbortController();
-  readonly #reject: (reason: unknown) => void;
-  readonly #consumer: Consumer | undefined;
-  readonly onPart: ((part: GenerationPart) => void) | undefined;
-  readonly scope: string | undefined;
-  readonly priority: Priority | undefined;
-  phase: RequestPhase = "queue";
-  onResume: (() => void) | undefined;
-  /** Set where somebody wants to know. */
-  onQueued: ((position: number) => void) | undefined;
-  settled = false;
-
-  constructor(reject: (reason: unknown) => void, options: DispatchOptions, consumer: Consumer | undefined) {
-    this.#reject = reject;
-    this.#consumer = consumer;
-    this.scope = options.scope;
-    this.priority = options.priority;
-    // nothing reaches the consumer after it has been told that the request is over
-    this.onPart = consumer && ((part) => this.signal.aborted || consumer.onPart(part));
-  }
-
-  get signal(): AbortSignal {
-    return this.#controller.signal;
-  }
-
-  get isPaused(): boolean {
-    return this.#consumer?.isBehind ?? false;
-  }
-
-  set queuePosition(position: number) {
-    this.onQueued?.(position);
-  }
-
-  abort(reason: unknown): void {
-    if (this.settled || this.signal.aborted) return;
-    this.#controller.abort(reason);
-    this.#reject(reason);
-  }
 }

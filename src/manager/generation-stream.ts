@@ -1,5 +1,5 @@
 import type { GenerationStream } from "../api.js";
-import type { Consumer } from "./dispatch.js";
+import type { Consumer } from "./in-flight-request.js";
 import type { GenerateResult, GenerationPart } from "../inference.js";
 import { PartBuffer, type View } from "./part-buffer.js";
 

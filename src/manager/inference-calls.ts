@@ -17,9 +17,10 @@ import type { Capability } from "../model.js";
 import type { Entry } from "../table/entry.js";
 import { checkChatOptions, checkMessages } from "./chat-options.js";
 import { run } from "./dispatch.js";
-import type { Consumer, DispatchContext, Target } from "./dispatch.js";
+import type { DispatchContext, Target } from "./dispatch.js";
 import { shapeEmbedding } from "./embedding-shape.js";
 import { PulledGeneration } from "./generation-stream.js";
+import type { Consumer } from "./in-flight-request.js";
 import {
   checkEmbedOptions,
   checkGenerateOptions,

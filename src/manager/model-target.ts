@@ -1,8 +1,11 @@
+import { DEFAULT_MODEL } from "../api.js";
 import type { Clock } from "../api.js";
+import { NoDefaultModelError, NotLoadedError, NotReadyError } from "../errors.js";
 import type { ModelId } from "../model.js";
+import type { Entry } from "../table/entry.js";
 import type { ModelTable } from "../table/model-table.js";
 import type { Calls } from "./calls.js";
-import { hold, resolveId, type Target } from "./dispatch.js";
+import type { Target } from "./dispatch.js";
 import type { Held } from "./protocol.js";
 
 export interface ModelTargetContext {
@@ -43,4 +46,27 @@ export class ModelTarget implements Target {
       ({ live }) => live.block.release(clock.now()),
     );
   }
+}
+
+/** Resolves the id and takes a lease; `undefined` where the manager may have one later. */
+export function hold(table: ModelTable, modelId: ModelId, now: number, waitForLoad = true): Held | undefined {
+  const entry = table.get(modelId);
+  if (entry === undefined) throw new NotLoadedError(modelId);
+  const { live } = entry;
+  if (live !== undefined && live.block.acquire(now)) return { entry, live };
+  if (waitForLoad && mayCome(entry)) return undefined;
+  throw new NotReadyError(modelId, entry.status, entry.error);
+}
+
+/** Whether the manager is worth asking: it decides. */
+function mayCome({ status, declared, onDemand }: Entry): boolean {
+  return status === "loading" || onDemand || (declared && status === "unloading");
+}
+
+/** The id that a call is for. */
+function resolveId(table: ModelTable, id: ModelId): ModelId {
+  if (id !== DEFAULT_MODEL) return id;
+  const modelId = table.defaultId();
+  if (modelId === undefined) throw new NoDefaultModelError();
+  return modelId;
 }

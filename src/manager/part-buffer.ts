@@ -1,6 +1,6 @@
 /** What a model has said and its reader has not taken yet. A reader who is too far behind makes the model pause. */
 import type { GenerationPart } from "../inference.js";
-import type { Consumer } from "./dispatch.js";
+import type { Consumer } from "./in-flight-request.js";
 
 /** Below 64 KiB by more than one step can add. */
 const FULL_BYTES = 60 * 1024;
