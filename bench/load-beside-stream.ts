@@ -40,12 +40,12 @@ async function beside(models: ModelManager, name: BenchModel, maxThreads: number
   const loadMs: number[] = [];
   const llama = await sharedEngine({ gpu: "auto", build: "never" });
   const during = (load: () => Promise<unknown>, to: number[]) => async () => {
-    let isOver = false;
+    const over = new AbortController();
     const loading = (async () => {
-      while (!isOver) await load();
+      while (!over.signal.aborted) await load();
     })();
     const rate = await stream(models, to);
-    isOver = true;
+    over.abort();
     await loading;
     return rate;
   };

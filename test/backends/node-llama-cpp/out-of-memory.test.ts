@@ -1,6 +1,6 @@
 import { execFile } from "node:child_process";
 import { existsSync } from "node:fs";
-import path from "node:path";
+import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { InsufficientMemoryError } from "node-llama-cpp";
 import { describe, expect, it } from "vitest";
@@ -17,7 +17,7 @@ describe("an engine that runs out of memory", () => {
     `is insufficient_memory with what the load needs, gives everything back, and can go on${canLimit ? "" : " (skipped: there is no prlimit)"}`,
     async () => {
       await makeRandomModel(file("wide.gguf"), { preset: "tiny", embeddingLength: 256, heads: 4, kvHeads: 4 });
-      const child = path.join(import.meta.dirname, "out-of-memory-child.ts");
+      const child = fileURLToPath(new URL("./out-of-memory-child.ts", import.meta.url));
 
       const { stdout } = await promisify(execFile)(process.execPath, ["--import", "tsx", child, file("wide.gguf")], {
         timeout: 30_000,
