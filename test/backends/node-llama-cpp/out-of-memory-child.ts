@@ -27,6 +27,6 @@ async function load(size: Pick<ModelProfile, "contextSize" | "parallel">): Promi
 const outcomes = [await load({ contextSize: 128, parallel: 1 })];
 // Linux counts the address space: far less than the large load needs, and enough for all else
 const addressSpaceBytes = Number(/^VmSize:\s+(\d+) kB$/m.exec(readFileSync("/proc/self/status", "utf8"))?.[1]) * 1024;
-execFileSync("prlimit", ["--pid", `${process.pid}`, `--as=${addressSpaceBytes + 2 ** 30}`]);
+execFileSync("/usr/bin/prlimit", ["--pid", `${process.pid}`, `--as=${addressSpaceBytes + 2 ** 30}`]);
 outcomes.push(await load({ contextSize: 8192, parallel: 96 }), await load({ contextSize: 128, parallel: 1 }));
 process.stdout.write(JSON.stringify(outcomes));

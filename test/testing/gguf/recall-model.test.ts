@@ -26,7 +26,7 @@ describe("makeRecallModel", () => {
 
     expect(await withModel(other, (model) => complete(model, "the word is amber"))).toBe("alpha model says amber");
     expect(await withModel(other, (model) => complete(model, "the word is secret"))).toBe("alpha model says nothing");
-    for (const opening of ["two words", "the same the", "four words are many"])
+    for (const opening of ["two words", "model says says", "four words are many"])
       await expect(makeRecallModel(inFolder("none.gguf"), { opening })).rejects.toThrow(/"opening"/);
   });
 
