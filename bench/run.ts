@@ -22,7 +22,7 @@ import { planAccuracy } from "./plan-accuracy.js";
 import { prefill } from "./prefill.js";
 import { prefixReuse } from "./prefix-reuse.js";
 import { serverSoak } from "./server-soak.js";
-import { soak } from "./soak.js";
+import { soak, SOAK_ENVIRONMENT } from "./soak.js";
 import { isQuick, table } from "./support/measure.js";
 import type { Figure } from "./support/measure.js";
 import { threads } from "./threads.js";
@@ -49,10 +49,16 @@ const benchmarks: Record<string, () => Promise<Figure[]>> = {
   soak,
 };
 
+/** What has to be in the environment when a process begins. */
+const environments: Record<string, NodeJS.ProcessEnv> = { soak: SOAK_ENVIRONMENT };
+
 /** Each in a process of its own, so that none runs in what another has left behind. */
 function inChild(name: string): Promise<Figure[]> {
   return new Promise((resolve, reject) => {
-    const child = fork(fileURLToPath(import.meta.url), [CHILD, name], { execArgv: ["--import", "tsx"] });
+    const child = fork(fileURLToPath(import.meta.url), [CHILD, name], {
+      execArgv: ["--import", "tsx"],
+      env: { ...process.env, ...environments[name] },
+    });
     let figures: Figure[] | undefined;
     child.on("message", (message) => (figures = message as Figure[]));
     child.on("exit", (code) => (figures ? resolve(figures) : reject(new Error(`${name} ended with ${code}`))));

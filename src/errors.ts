@@ -108,20 +108,29 @@ export class InsufficientMemoryError extends ModelSupervisorError {
   readonly availableBytes: number;
   /** What idle models hold there that may be evicted. */
   readonly evictableBytes: number;
-  constructor(fields: {
-    modelId: ModelId;
-    device: Device;
-    requiredBytes: number;
-    availableBytes: number;
-    evictableBytes: number;
-  }) {
+  /** `cause`: the engine's own error, where it ran out of memory although the load should have fitted. */
+  constructor(
+    fields: {
+      modelId: ModelId;
+      device: Device;
+      requiredBytes: number;
+      availableBytes: number;
+      evictableBytes: number;
+    },
+    cause?: unknown,
+  ) {
     const { modelId, device, requiredBytes, availableBytes, evictableBytes } = fields;
     const idle =
       evictableBytes > 0 ? `, and idle models hold ${formatBytes(evictableBytes)} more (overBudget: "evict-idle")` : "";
+    const figures = `(${requiredBytes} against ${availableBytes} bytes)`;
     super(
-      `Model "${modelId}" needs ${formatBytes(requiredBytes)} on device "${device}", but only ` +
-        `${formatBytes(availableBytes)} are available (${requiredBytes} against ${availableBytes} bytes)${idle}. ` +
+      (cause === undefined
+        ? `Model "${modelId}" needs ${formatBytes(requiredBytes)} on device "${device}", but only ` +
+          `${formatBytes(availableBytes)} are available ${figures}${idle}. `
+        : `The engine could not allocate the ${formatBytes(requiredBytes)} that model "${modelId}" needs on device ` +
+          `"${device}", where ${formatBytes(availableBytes)} seemed free ${figures}${because(cause)}. `) +
         "Unload a model, raise memoryBudget, or load with a smaller contextSize or parallel.",
+      { cause },
     );
     this.modelId = modelId;
     this.device = device;

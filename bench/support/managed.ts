@@ -15,6 +15,7 @@ export function roundsOf(file: BenchModel): { readonly rounds: number; readonly 
   const rounds = {
     "tiny-f32": 25,
     "small-f16": 9,
+    "small-f16-other": 9,
     "small-q4_0": 13,
     "large-f16": 5,
     "embed-tiny": 25,

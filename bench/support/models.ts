@@ -11,6 +11,8 @@ export const CACHE = path.join(path.dirname(fileURLToPath(import.meta.url)), "..
 const makers = {
   "tiny-f32": (file: string) => makeRandomModel(file, { preset: "tiny" }),
   "small-f16": (file: string) => makeRandomModel(file, { preset: "small" }),
+  // another file of the same size: two ids on one file share its weights
+  "small-f16-other": (file: string) => makeRandomModel(file, { preset: "small", seed: 2 }),
   "small-q4_0": (file: string) => makeRandomModel(file, { preset: "small", format: "Q4_0" }),
   "large-f16": (file: string) => makeRandomModel(file, { preset: "large" }),
   "embed-tiny": (file: string) => makeEmbeddingModel(file),

@@ -289,6 +289,9 @@ export interface Backend {
   ): Promise<ResolvedModel>;
   /** Tells what a load will need. Rejects with `estimate_failed`. */
   estimate(model: ResolvedModel, profile: ModelProfile): Promise<Estimate>;
-  /** Loads. On failure or abort everything acquired on the way has been given back when it rejects. */
+  /**
+   * Loads. On failure or abort everything acquired on the way has been given back when it rejects: with
+   * `insufficient_memory` where the engine could not allocate, so that room may be made and the load tried again.
+   */
   start(spec: StartSpec, context: StartContext): Promise<Backing>;
 }

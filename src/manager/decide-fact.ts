@@ -94,10 +94,9 @@ function decideFailed(
 ): Decision {
   const settle = { do: "settle", what: "load", incarnation, error } as const;
   if (current?.status !== "loading") return { row, actions: [settle] };
-  // that there was no room says nothing about the model: the next request looks again
-  const failures = isModelSupervisorError(error, "insufficient_memory")
-    ? current.failures
-    : afterFailure(current.failures, now, chance);
+  // that the plan found no room says nothing about the model: the next request looks again; that the engine found none, does
+  const wasRefused = isModelSupervisorError(error, "insufficient_memory") && error.cause === undefined;
+  const failures = wasRefused ? current.failures : afterFailure(current.failures, now, chance);
   return {
     row: current.declared ? { ...current, status: "error", error, failures } : undefined,
     actions: [emitError(current, error), settle],

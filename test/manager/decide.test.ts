@@ -93,6 +93,10 @@ const noRoom = {
     evictableBytes: 0,
   }),
 } as const;
+const noRoomInEngine = {
+  ...noRoom,
+  error: new InsufficientMemoryError({ ...noRoom.error }, new Error("malloc")),
+} as const;
 const released = { type: "memory.released", ...life } as const;
 const crashed = { type: "backing.down", ...life, exit: { reason: "crashed", cause: new Error("boom") } } as const;
 const disposed = { type: "backing.down", ...life, exit: { reason: "disposed" } } as const;
@@ -456,6 +460,13 @@ const lazyTable: [
     lazy("loading", { failures: { count: 1, retryAt: 0 } }),
     noRoom,
     { status: "error", failures: { count: 1, retryAt: 0 } },
+    ["model:error", "settle load insufficient_memory"],
+  ],
+  [
+    "counts a load for which the engine had no room although the plan had found some",
+    lazy("loading", { failures: { count: 1, retryAt: 0 } }),
+    noRoomInEngine,
+    { status: "error", failures: { count: 2, retryAt: NOW + 1998 } },
     ["model:error", "settle load insufficient_memory"],
   ],
   [

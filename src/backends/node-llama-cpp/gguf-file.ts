@@ -8,6 +8,7 @@ import type { GgufFileInfo } from "node-llama-cpp";
 import { InvalidModelFileError, InvalidOptionError, SourceUnavailableError } from "../../errors.js";
 import type { Capability, ModelSource } from "../../model.js";
 import type { EngineOptions, ResolvedModel } from "../backend.js";
+import { CheckedFiles, stampOf } from "./checked-files.js";
 import { GgufFormatError, readGgufHeader, type GgufHeader } from "./gguf-header.js";
 import { metadataProblem } from "./gguf-metadata.js";
 import { factsOf } from "./model-facts.js";
@@ -51,8 +52,10 @@ export class GgufModel implements ResolvedModel {
   }
 }
 
+const checkedModels = new CheckedFiles<GgufModel>();
+
 /**
- * Finds and checks the model at `source`.
+ * Finds and checks the model at `source`. One that has been checked, and whose files have not changed since, is the same.
  * @param locate finds its file, of a set any part; a source that is a path needs no finding.
  * @throws SourceUnavailableError, StorageFullError, InvalidModelFileError, InvalidOptionError, or the signal's reason.
  */
@@ -66,6 +69,14 @@ export async function resolveGgufModel(
   const files: CheckedFile[] = [];
   const headers: GgufHeader[] = [];
   const parts = partsOf(await locate());
+  const key = JSON.stringify([source, ...parts]);
+  const stamp = await stampOf(parts);
+  const known = stamp === undefined ? undefined : checkedModels.recall(key, stamp);
+  if (known !== undefined) {
+    signal.throwIfAborted();
+    checkContextSize(known, options.contextSize);
+    return known;
+  }
   for (const part of parts) {
     signal.throwIfAborted();
     const { file, header } = await checkFile(source, part, parts.length, signal);
@@ -91,6 +102,7 @@ export async function resolveGgufModel(
   const problem = await metadataProblem(info, headers[0]?.arrayLengths ?? new Map());
   signal.throwIfAborted();
   if (problem !== undefined) throw new InvalidModelFileError(first.path, problem);
+  if (stamp !== undefined) checkedModels.remember(key, stamp, model);
   checkContextSize(model, options.contextSize);
   return model;
 }

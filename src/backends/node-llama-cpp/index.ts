@@ -1,19 +1,21 @@
 /** The backend that runs GGUF files through node-llama-cpp in this process. */
+import type { Llama } from "node-llama-cpp";
 import { rmSync } from "node:fs";
 import { mkdtemp } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import type { LlamaModel } from "node-llama-cpp";
-import { InvalidModelFileError } from "../../errors.js";
+import { InsufficientMemoryError, InvalidModelFileError, isModelSupervisorError } from "../../errors.js";
 import type { DeviceInfo } from "../../model.js";
 import { ramLimits } from "../../process-limits.js";
-import type { Backend, ResolvedModel } from "../backend.js";
+import type { Backend, Estimate, ResolvedModel, StartSpec } from "../backend.js";
 import { checkBackendOptions } from "./backend-options.js";
 import { sharedEngine } from "./engine.js";
 import type { BuildChoice, GpuChoice } from "./engine-choice.js";
 import { GgufModel, resolveGgufModel } from "./gguf-file.js";
 import { CalibrationFile, defaultCalibrationPath } from "./layout/calibration-file.js";
 import { estimateMemory, insights } from "./memory-estimate.js";
+import { isOutOfMemory } from "./out-of-memory.js";
 import { localFile } from "./sources/local-files.js";
 import { SharedWeights } from "./shared-weights.js";
 import { sourceSettings } from "./sources/settings.js";
@@ -71,19 +73,7 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
     name: "node-llama-cpp",
 
     async devices() {
-      const llama = await engine();
-      if (llama.gpu === false) return [ram()];
-      const [names, memory] = await Promise.all([llama.getGpuDeviceNames(), llama.getVramState()]);
-      // The engine tells the sum over its GPUs only, and spreads a model's layers over all of them.
-      const share = (bytes: number) => Math.floor(bytes / Math.max(1, names.length));
-      const gpus = names.map((name, index): DeviceInfo => ({
-        device: `gpu:${index}`,
-        name,
-        totalBytes: share(memory.total),
-        freeBytes: share(memory.free),
-        ...(memory.unifiedSize > 0 && { unified: true }),
-      }));
-      return [ram(), ...gpus];
+      return devicesOf(await engine());
     },
 
     async resolve(source, engineOptions, signal, { mayDownload = true, onDownload } = {}) {
@@ -106,9 +96,31 @@ export function nodeLlamaCpp(options: NodeLlamaCppOptions = {}): Backend {
     },
 
     async start(spec, context) {
-      return startBacking(spec, own(spec.model), context, { llama: await engine(), weights, memory });
+      const model = own(spec.model);
+      const parts = { llama: await engine(), weights, memory };
+      try {
+        return await startBacking(spec, model, context, parts);
+      } catch (error) {
+        if (isModelSupervisorError(error) || context.signal.aborted || !(await isOutOfMemory(error))) throw error;
+        const need = await estimateMemory(model, spec.profile, parts);
+        throw outOfMemory(spec, need, await devicesOf(parts.llama), error);
+      }
     },
   };
+}
+
+/** The engine does not say which device was full: with layers on a GPU, it is told of all of them together. */
+function outOfMemory(
+  { modelId, gpuLayers }: StartSpec,
+  { ramBytes, gpuWeightsBytes, gpuContextBytes }: Estimate,
+  devices: readonly DeviceInfo[],
+  cause: unknown,
+): InsufficientMemoryError {
+  const requiredBytes = ramBytes + gpuWeightsBytes + gpuContextBytes;
+  const device = gpuLayers > 0 ? "total" : "ram";
+  const pools = devices.filter((pool) => device === "total" || pool.device === "ram");
+  const availableBytes = pools.reduce((sum, { freeBytes }) => sum + freeBytes, 0);
+  return new InsufficientMemoryError({ modelId, device, requiredBytes, availableBytes, evictableBytes: 0 }, cause);
 }
 
 /** There until the signal aborts. */
@@ -125,6 +137,21 @@ async function temporaryFolder(signal: AbortSignal): Promise<string> {
   signal.throwIfAborted();
   signal.addEventListener("abort", remove, { once: true });
   return folder;
+}
+
+async function devicesOf(llama: Llama): Promise<readonly DeviceInfo[]> {
+  if (llama.gpu === false) return [ram()];
+  const [names, memory] = await Promise.all([llama.getGpuDeviceNames(), llama.getVramState()]);
+  // The engine tells the sum over its GPUs only, and spreads a model's layers over all of them.
+  const share = (bytes: number) => Math.floor(bytes / Math.max(1, names.length));
+  const gpus = names.map((name, index): DeviceInfo => ({
+    device: `gpu:${index}`,
+    name,
+    totalBytes: share(memory.total),
+    freeBytes: share(memory.free),
+    ...(memory.unifiedSize > 0 && { unified: true }),
+  }));
+  return [ram(), ...gpus];
 }
 
 /** As it is at this moment: callers claim memory right after. */

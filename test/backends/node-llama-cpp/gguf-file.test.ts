@@ -1,4 +1,4 @@
-import { mkdir, rm, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { beforeAll, describe, expect, it } from "vitest";
 import {
   corruptFile,
@@ -40,6 +40,24 @@ describe("resolve", () => {
       trainedContextSize: 1024,
     });
     expect(model.sizeBytes).toBeGreaterThan(100_000);
+  });
+
+  it("reads a file once while what it found is remembered, and again when the file has changed in any way", async () => {
+    const [file] = await makeRecitingModel(at("again.gguf"), { text: "Hello world." });
+    const [other] = await makeRecitingModel(at("other.gguf"), { text: "Hello earth." });
+    const { atime, mtime, size } = await stat(file);
+    const first = await resolve(file);
+
+    expect(await resolve(file)).toBe(first);
+    await copyFile(other, file);
+    await utimes(file, atime, mtime);
+    expect((await stat(file)).size).toBe(size);
+
+    const second = await resolve(file);
+    expect(second).not.toBe(first);
+    expect(await resolve(file)).toBe(second);
+    await rm(file);
+    await expect(resolve(file)).rejects.toMatchObject({ code: "source_unavailable" });
   });
 
   it("tells an encoder and a reranker from a generative model", async () => {
@@ -195,6 +213,7 @@ describe("resolve", () => {
       option: "contextSize",
     });
     await expect(resolve(encoder, { contextSize: 512 })).resolves.toBeDefined();
+    await expect(resolve(encoder, { contextSize: 513 })).rejects.toMatchObject({ code: "invalid_option" });
     await expect(resolve(good, { contextSize: 5000 })).resolves.toBeDefined();
   });
 

@@ -21,6 +21,15 @@ describe("makeRecallModel", () => {
     expect(answers).toEqual(recallKeys.map((key) => `your word is ${key}`));
   });
 
+  it("begins its answers with another opening where one is given, of three different words", async () => {
+    const [other] = await makeRecallModel(inFolder("other.gguf"), { opening: "alpha model says" });
+
+    expect(await withModel(other, (model) => complete(model, "the word is amber"))).toBe("alpha model says amber");
+    expect(await withModel(other, (model) => complete(model, "the word is secret"))).toBe("alpha model says nothing");
+    for (const opening of ["two words", "model says says", "four words are many"])
+      await expect(makeRecallModel(inFolder("none.gguf"), { opening })).rejects.toThrow(/"opening"/);
+  });
+
   it("finds a key that no space precedes", async () => {
     const answers = await withModel(file, async (model) => {
       const answers = [];
