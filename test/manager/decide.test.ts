@@ -82,20 +82,17 @@ const checked = {
   profile: { mode: "server", capabilities: ["generate"], contextSize: 8, parallel: 1, threads: 1, maxQueue: 1 },
 } as const;
 const unchecked = { type: "check.failed", ...life, error: new LoadFailedError("m", "resolve", "no file") } as const;
-const noRoom = {
-  type: "load.failed",
-  ...life,
-  error: new InsufficientMemoryError({
-    modelId: "m",
-    device: "ram",
-    requiredBytes: 2,
-    availableBytes: 1,
-    evictableBytes: 0,
-  }),
+const shortage = {
+  modelId: "m",
+  device: "ram",
+  requiredBytes: 2,
+  availableBytes: 1,
+  evictableBytes: 0,
 } as const;
+const noRoom = { type: "load.failed", ...life, error: new InsufficientMemoryError(shortage) } as const;
 const noRoomInEngine = {
   ...noRoom,
-  error: new InsufficientMemoryError({ ...noRoom.error }, new Error("malloc")),
+  error: new InsufficientMemoryError(shortage, new Error("malloc")),
 } as const;
 const released = { type: "memory.released", ...life } as const;
 const crashed = { type: "backing.down", ...life, exit: { reason: "crashed", cause: new Error("boom") } } as const;
