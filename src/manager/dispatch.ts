@@ -3,20 +3,13 @@
  */
 import type { Clock } from "../api.js";
 import type { Backing, BackingRequest } from "../backends/backend.js";
-import {
-  BackingCrashedError,
-  RequestAbortedError,
-  RequestFailedError,
-  RequestTimeoutError,
-  isModelSupervisorError,
-} from "../errors.js";
+import { BackingCrashedError, RequestFailedError, isModelSupervisorError } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
 import type { ModelId } from "../model.js";
 import type { Entry } from "../table/entry.js";
 import type { LiveModel } from "../table/live-model.js";
-import { InFlightRequest, watchPace, type Consumer } from "./in-flight-request.js";
+import { InFlightRequest, type Consumer } from "./in-flight-request.js";
 import type { MetricsRecorder } from "./metrics/recorder.js";
-import { onAbort } from "./on-abort.js";
 import type { Held } from "./protocol.js";
 import type { CallName, RequestEvents } from "./request-events.js";
 import { outcomeOf, queueMsOf } from "./request-events.js";
@@ -58,82 +51,67 @@ export interface Call {
 export async function run<T>(target: Target, context: DispatchContext, call: Call, work: Work<T>): Promise<T> {
   const { clock } = context;
   const { options, consumer } = call;
-  const { signal, timeoutMs = Infinity, idleConsumerMs } = options;
   const held = target.hold(options.waitForLoad);
   const { modelId } = target;
   return new Promise<T>((resolve, reject) => {
-    const request = new InFlightRequest(reject, options, consumer);
-    const stopListening = [signal, consumer?.left].map((source) => onAbort(source, (reason) => request.abort(reason)));
-    const timer =
-      timeoutMs < Infinity
-        ? clock.setTimeout(() => request.abort(new RequestTimeoutError(modelId, request.phase, timeoutMs)), timeoutMs)
-        : undefined;
-    const stopWatching = watchPace(consumer, idleConsumerMs, clock, {
-      resume: () => request.onResume?.(),
-      idle: (idleMs) =>
-        request.abort(new RequestAbortedError(modelId, `the consumer of its stream has read nothing for ${idleMs} ms`)),
-    });
-    const stop = () => {
-      request.settled = true;
-      for (const stopOne of stopListening) stopOne();
-      stopWatching();
-      if (timer !== undefined) clock.clearTimeout(timer);
-    };
-    if (held !== undefined) return void perform(held, request, context, call, work, stop).then(resolve, reject);
+    const request = new InFlightRequest({ modelId, options, consumer, clock, reject });
+    if (held !== undefined) return void perform(held, request, context, call, work).then(resolve, reject);
     const since = clock.now();
     request.phase = "load";
     target
       .wait(request.signal)
-      .then((got) => {
-        context.metrics.coldStart(modelId, clock.now() - since);
-        request.phase = "queue";
-        return perform(got, request, context, call, work, stop);
-      }, failWith(stop))
+      .then(
+        (got) => {
+          context.metrics.coldStart(modelId, clock.now() - since);
+          request.phase = "queue";
+          return perform(got, request, context, call, work);
+        },
+        (error: unknown) => {
+          request.end();
+          throw error;
+        },
+      )
       .then(resolve, reject); // without effect if an abort has answered already
   });
 }
 
-function failWith(stop: () => void) {
-  return (error: unknown): never => {
-    stop();
-    throw error;
-  };
-}
-
-/** With the lease in hand. `stop`: the request is over. */
+/** With the lease in hand. */
 async function perform<T>(
-  { entry, live }: Held,
+  held: Held,
   request: InFlightRequest,
-  { clock, events, metrics }: DispatchContext,
+  context: DispatchContext,
   { name }: Call,
   work: Work<T>,
-  stop: () => void,
 ): Promise<T> {
+  const { entry, live } = held;
+  const { clock, events, metrics } = context;
   const { id: modelId, incarnation } = entry;
   const log = events.begin({ modelId, incarnation, requestId: request.id, call: name }, clock);
-  request.onQueued = log && ((position) => log.queued(position));
+  if (log !== undefined) request.onQueued = (position) => log.queued(position);
   live.requests.add(request);
-  const leave = () => {
-    stop();
-    live.requests.delete(request);
-    live.block.release(clock.now());
-  };
   let value: T;
   try {
     request.signal.throwIfAborted();
     value = await work(live.backing, request, entry);
   } catch (error) {
     const reason = isModelSupervisorError(error) ? error : await engineError(error, live, modelId, incarnation);
-    leave();
+    leave(held, request, clock);
     const why: unknown = request.signal.aborted ? request.signal.reason : reason;
     metrics.requestEnded(modelId, outcomeOf(why));
     log?.failed(why, request.phase);
     throw reason;
   }
-  leave();
+  leave(held, request, clock);
   metrics.requestEnded(modelId, "done", queueMsOf(value));
   log?.done(value);
   return value;
+}
+
+/** The engine is quiet for the request: the lease goes back. */
+function leave({ live }: Held, request: InFlightRequest, clock: Clock): void {
+  request.end();
+  live.requests.delete(request);
+  live.block.release(clock.now());
 }
 
 /** An untyped error of the engine: the whole backing went down (then `exited` has settled before), or this request failed. */

@@ -2,8 +2,11 @@
 import { nanoid } from "nanoid";
 import type { Clock } from "../api.js";
 import type { BackingRequest } from "../backends/backend.js";
+import { RequestAbortedError, RequestTimeoutError } from "../errors.js";
 import type { GenerationPart, Priority, RequestPhase } from "../inference.js";
+import type { ModelId } from "../model.js";
 import type { Abortable } from "../table/live-model.js";
+import { onAbort } from "./on-abort.js";
 import type { DispatchOptions } from "./request-options.js";
 
 /** Who reads a stream: gets the pieces, may fall behind, and may leave. */
@@ -16,11 +19,22 @@ export interface Consumer {
   onPace: (() => void) | undefined;
 }
 
+const DEFAULT_IDLE_CONSUMER_MS = 60_000;
+
+export interface InFlightInput {
+  /** For messages. */
+  readonly modelId: ModelId;
+  readonly options: DispatchOptions;
+  readonly consumer: Consumer | undefined;
+  readonly clock: Clock;
+  /** Answers the caller; only the first of all answers counts. */
+  readonly reject: (reason: unknown) => void;
+}
+
 export class InFlightRequest implements BackingRequest, Abortable {
   readonly id = nanoid();
   readonly #controller = new AbortController();
-  readonly #reject: (reason: unknown) => void;
-  readonly #consumer: Consumer | undefined;
+  readonly #input: InFlightInput;
   readonly onPart: ((part: GenerationPart) => void) | undefined;
   readonly scope: string | undefined;
   readonly priority: Priority | undefined;
@@ -28,15 +42,28 @@ export class InFlightRequest implements BackingRequest, Abortable {
   onResume: (() => void) | undefined;
   /** Set where somebody wants to know. */
   onQueued: ((position: number) => void) | undefined;
-  settled = false;
+  #hasEnded = false;
+  /** How to stop listening to those who may end it. */
+  readonly #stops: (() => void)[] = [];
+  #idleTimer: unknown;
 
-  constructor(reject: (reason: unknown) => void, options: DispatchOptions, consumer: Consumer | undefined) {
-    this.#reject = reject;
-    this.#consumer = consumer;
+  constructor(input: InFlightInput) {
+    const { modelId, options, consumer, clock } = input;
+    const { signal, timeoutMs = Infinity } = options;
+    this.#input = input;
     this.scope = options.scope;
     this.priority = options.priority;
     // nothing reaches the consumer after it has been told that the request is over
     this.onPart = consumer && ((part) => this.signal.aborted || consumer.onPart(part));
+    if (signal !== undefined) this.#stops.push(onAbort(signal, (reason) => this.abort(reason)));
+    if (consumer !== undefined) {
+      this.#stops.push(onAbort(consumer.left, (reason) => this.abort(reason)));
+      consumer.onPace = () => this.#onPace(consumer);
+    }
+    if (timeoutMs === Infinity) return;
+    const expire = () => this.abort(new RequestTimeoutError(modelId, this.phase, timeoutMs));
+    const timer = clock.setTimeout(expire, timeoutMs);
+    this.#stops.push(() => clock.clearTimeout(timer));
   }
 
   get signal(): AbortSignal {
@@ -44,7 +71,7 @@ export class InFlightRequest implements BackingRequest, Abortable {
   }
 
   get isPaused(): boolean {
-    return this.#consumer?.isBehind ?? false;
+    return this.#input.consumer?.isBehind ?? false;
   }
 
   set queuePosition(position: number) {
@@ -52,35 +79,36 @@ export class InFlightRequest implements BackingRequest, Abortable {
   }
 
   abort(reason: unknown): void {
-    if (this.settled || this.signal.aborted) return;
+    if (this.#hasEnded || this.signal.aborted) return;
     this.#controller.abort(reason);
-    this.#reject(reason);
+    this.#input.reject(reason);
   }
-}
 
-const DEFAULT_IDLE_CONSUMER_MS = 60_000;
-
-/** Resumes the model when the reader has caught up, and ends the request when that takes too long. Returns how to stop. */
-export function watchPace(
-  consumer: Consumer | undefined,
-  idleMs = DEFAULT_IDLE_CONSUMER_MS,
-  clock: Clock,
-  then: { readonly resume: () => void; readonly idle: (idleMs: number) => void },
-): () => void {
-  if (consumer === undefined) return () => undefined;
-  let timer: unknown;
-  const stop = () => {
-    if (timer !== undefined) clock.clearTimeout(timer);
-    timer = undefined;
-  };
-  const update = () => {
-    stop();
-    if (!consumer.isBehind) then.resume();
-    else if (idleMs < Infinity) timer = clock.setTimeout(() => then.idle(idleMs), idleMs);
-  };
-  consumer.onPace = update;
-  return () => {
-    stop();
+  /** It is over: nobody can end it any more. */
+  end(): void {
+    this.#hasEnded = true;
+    for (const stop of this.#stops) stop();
+    const { consumer } = this.#input;
+    if (consumer === undefined) return;
+    this.#stopIdling();
     consumer.onPace = undefined;
-  };
+  }
+
+  /** The model goes on when the reader has caught up; when that takes too long, the request is ended. */
+  #onPace(consumer: Consumer): void {
+    const { modelId, options, clock } = this.#input;
+    const { idleConsumerMs = DEFAULT_IDLE_CONSUMER_MS } = options;
+    this.#stopIdling();
+    if (!consumer.isBehind) this.onResume?.();
+    else if (idleConsumerMs < Infinity) {
+      const detail = `the consumer of its stream has read nothing for ${idleConsumerMs} ms`;
+      const expire = () => this.abort(new RequestAbortedError(modelId, detail));
+      this.#idleTimer = clock.setTimeout(expire, idleConsumerMs);
+    }
+  }
+
+  #stopIdling(): void {
+    if (this.#idleTimer !== undefined) this.#input.clock.clearTimeout(this.#idleTimer);
+    this.#idleTimer = undefined;
+  }
 }
