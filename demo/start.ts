@@ -1,5 +1,6 @@
 /** What the supervisor does, in one run on two real models that this repository makes itself: `npm start`. */
 import path from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { ModelSupervisor, isModelSupervisorError } from "../src/index.js";
 import type { LoadProgress, ModelManager } from "../src/index.js";
@@ -31,6 +32,9 @@ function showTables(models: ModelManager): void {
   }
 }
 
+const reservedBytes = (models: ModelManager) =>
+  models.memory().devices.reduce((sum, { reservedBytes: bytes }) => sum + bytes, 0);
+
 const cosine = (a: readonly number[], b: readonly number[]) =>
   a.reduce((sum, value, index) => sum + value * (b[index] ?? 0), 0);
 
@@ -39,7 +43,10 @@ heading("Two small GGUF models, computed from this project's own documents");
 const files = await demoModels(CACHE);
 say(`  in ${path.relative(process.cwd(), CACHE)} after ${((performance.now() - began) / 1000).toFixed(1)} s`);
 
-await using models = await ModelSupervisor.start({ memoryBudget: { ram: "512MiB", gpu: "auto" } });
+await using models = await ModelSupervisor.start({
+  memoryBudget: { ram: "512MiB", gpu: "auto" },
+  sweepIntervalMs: 100,
+});
 
 heading("Loading both");
 await models.load("chat", files.chat, { default: true, contextSize: 512, onProgress: progressLine });
@@ -95,6 +102,18 @@ const { embedding } = await models.embed("embed", "still here");
 say(`  embed: ${models.info("embed")?.status}, answers with ${embedding.length} numbers`);
 await models.load("chat");
 say(`  chat, loaded again: ${models.info("chat")?.status}`);
+
+heading("A lazy model on the file of another: loaded by its first request, gone when nobody uses it");
+await models.register("judge", files.chat, { contextSize: 256, parallel: 1, ttlMs: 300 });
+say(`  judge: ${models.info("judge")?.status}`);
+const without = reservedBytes(models);
+const { text } = await models.generate("judge", prompt, { maxTokens: 8, temperature: 0 });
+say(`  judge: ${models.info("judge")?.status}, says "${text.trim()}"`);
+say(`  it shares the weights, and adds ${mib(reservedBytes(models) - without)}`);
+const gone = new Promise<void>((resolve) => models.once("model:unloaded", () => resolve()));
+// an idle model keeps no process alive
+await Promise.all([gone, sleep(500)]);
+say(`  judge, 300 ms after its last use: ${models.info("judge")?.status}`);
 
 heading("Unloading");
 await models.unload("chat");

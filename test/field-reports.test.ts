@@ -323,7 +323,7 @@ describe("reports about models that come and go", () => {
       models.info("a");
       models.memory();
       models.tree();
-      // metrics() belongs here as well
+      models.metrics();
       clock.increment(1_000);
       await settle();
     };

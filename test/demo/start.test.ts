@@ -8,7 +8,7 @@ const root = path.join(import.meta.dirname, "../..");
 
 describe("npm start", () => {
   it(
-    "shows two real models at work, a refusal, a crash and the end, and exits with code 0",
+    "shows two real models at work, a refusal, a crash, a lazy model and the end, and exits with code 0",
     { timeout: 30_000 },
     async () => {
       // rejects on any other exit code
@@ -24,6 +24,8 @@ describe("npm start", () => {
       expect(stdout).toContain("chat: error (backing_crashed)");
       expect(stdout).toMatch(/embed: ready, answers with \d+ numbers/);
       expect(stdout).toContain("chat, loaded again: ready");
+      expect(stdout).toMatch(/judge: registered\n +judge: ready, says ".+"\n/);
+      expect(stdout).toContain("judge, 300 ms after its last use: registered");
       expect(stdout).toMatch(/device ram: 0\.0 MiB reserved/);
       expect(stdout).toMatch(/Done in \d/);
     },
