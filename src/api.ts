@@ -192,7 +192,11 @@ export interface SupervisionNode {
   readonly strategy?: "rest_for_one" | "one_for_one";
   /** Restarts within the period that counts; only on the root. */
   readonly restarts?: number;
-  /** Whether every declared model that is eager is ready, for a load balancer; only on the root. */
+  /**
+   * For a load balancer: whether all eager models have been loaded and none is in `error`. True also when one has gone by its
+   * TTL or to make room (the next request brings it back) or was unloaded by hand; false once the supervisor is closing.
+   * Only on the root.
+   */
   readonly ready?: boolean;
   readonly children: readonly SupervisionNode[];
 }

@@ -71,7 +71,7 @@ export class NotReadyError extends ModelSupervisorError {
 }
 
 const ADVICE: Record<Status, string> = {
-  registered: "Load it with load(id).",
+  registered: "Load it with load(id); a lazy one is also loaded by any request that waits for it.",
   loading: "Wait for its load() or for ready().",
   ready: "Try again.",
   unloading: "It is being unloaded; load it again afterwards.",
@@ -89,7 +89,9 @@ export class AlreadyLoadedError extends ModelSupervisorError {
       `Model id "${modelId}" is taken: its status is "${status}". ` +
         (status === "registered"
           ? `It is declared with a source of its own: call load("${modelId}") without one.`
-          : "Unload it first, or choose another id."),
+          : status === "loading" || status === "ready"
+            ? "Requests and acquire() wait for it or use it; to load something else, unload it first or choose another id."
+            : "Unload it first, or choose another id."),
     );
     this.modelId = modelId;
     this.status = status;
@@ -99,14 +101,14 @@ export class AlreadyLoadedError extends ModelSupervisorError {
 /** The load would not fit into the memory budget, or not into what is really free. Nothing was loaded. */
 export class InsufficientMemoryError extends ModelSupervisorError {
   readonly code = "insufficient_memory";
-  /** True where idle models could have gone. */
+  /** True where it would fit if models that may be evicted had gone. */
   readonly retryable: boolean;
   readonly modelId: ModelId;
   /** The first device that does not fit. */
   readonly device: Device;
   readonly requiredBytes: number;
   readonly availableBytes: number;
-  /** What idle models hold there that may be evicted. */
+  /** What models hold there that may be evicted, now or when they fall idle. */
   readonly evictableBytes: number;
   /** `cause`: the engine's own error, where it ran out of memory although the load should have fitted. */
   constructor(
@@ -120,13 +122,15 @@ export class InsufficientMemoryError extends ModelSupervisorError {
     cause?: unknown,
   ) {
     const { modelId, device, requiredBytes, availableBytes, evictableBytes } = fields;
-    const idle =
-      evictableBytes > 0 ? `, and idle models hold ${formatBytes(evictableBytes)} more (overBudget: "evict-idle")` : "";
+    const others =
+      evictableBytes > 0
+        ? `; models that may be evicted when they are idle hold ${formatBytes(evictableBytes)} (overBudget: "evict-idle")`
+        : "";
     const figures = `(${requiredBytes} against ${availableBytes} bytes)`;
     super(
       (cause === undefined
         ? `Model "${modelId}" needs ${formatBytes(requiredBytes)} on device "${device}", but only ` +
-          `${formatBytes(availableBytes)} are available ${figures}${idle}. `
+          `${formatBytes(availableBytes)} are available ${figures}${others}. `
         : `The engine could not allocate the ${formatBytes(requiredBytes)} that model "${modelId}" needs on device ` +
           `"${device}", where ${formatBytes(availableBytes)} seemed free ${figures}${because(cause)}. `) +
         "Unload a model, raise memoryBudget, or load with a smaller contextSize or parallel.",
@@ -137,7 +141,7 @@ export class InsufficientMemoryError extends ModelSupervisorError {
     this.requiredBytes = requiredBytes;
     this.availableBytes = availableBytes;
     this.evictableBytes = evictableBytes;
-    this.retryable = evictableBytes > 0;
+    this.retryable = evictableBytes > 0 && requiredBytes <= availableBytes + evictableBytes;
   }
 }
 
@@ -173,11 +177,13 @@ export class LoadFailedError extends ModelSupervisorError {
   /** Set where this is an earlier failure: until then it is not tried again, unless by `load(id)`. */
   readonly retryAfterMs: number | undefined;
   constructor(modelId: ModelId, phase: LoadPhase, cause: unknown, retryAfterMs?: number) {
-    const again =
+    super(
       retryAfterMs === undefined
-        ? ""
-        : ` It is tried again after ${Math.ceil(retryAfterMs)} ms, or by load(id) at once.`;
-    super(`Loading model "${modelId}" failed in phase "${phase}"${because(cause)}.${again}`, { cause });
+        ? `Loading model "${modelId}" failed in phase "${phase}"${because(cause)}.`
+        : `Model "${modelId}" failed before${firstSentence(cause)}. A request loads it again after ` +
+            `${Math.ceil(retryAfterMs)} ms, load("${modelId}") at once.`,
+      { cause },
+    );
     this.modelId = modelId;
     this.phase = phase;
     this.retryAfterMs = retryAfterMs;

@@ -34,7 +34,7 @@ export type Mode = "server" | "direct";
  */
 export type Status = "registered" | "loading" | "ready" | "unloading" | "error";
 
-/** Who ended a model's life: `unload`, its `ttlMs`, a load that needed the room, or the end of the supervisor. */
+/** Who ended a model's life: `unload` (or the last caller of a load, by leaving), its `ttlMs`, a load that needed the room, or the end of the supervisor. */
 export type UnloadReason = "caller" | "ttl" | "eviction" | "close";
 
 /** `eager`: loaded from the start. `lazy`: loaded by the first request. */
@@ -144,7 +144,7 @@ export interface ModelInfo {
   readonly loadPolicy: LoadPolicy;
   /** True if the model was declared, at the start or by `register`: it is kept, whatever its status. */
   readonly declared: boolean;
-  /** Tells two lives of one id apart: a number that grows with every load of any model; 0 before the first. */
+  /** Tells two lives of one id apart: a number that grows with every load and declaration. */
   readonly incarnation: number;
   /** Requests that hold the model now. */
   readonly leases: number;

@@ -36,7 +36,12 @@ export class Callers {
   }
 
   add(what: Awaited, life: Life, caller: Caller): void {
-    this.#waiting[what].add(life, caller, caller.ticket);
+    const { info, lease, done } = caller;
+    if (info ?? lease ?? done) this.#waiting[what].add(life, caller, caller.ticket);
+  }
+
+  has(what: Awaited, life: Life): boolean {
+    return this.#waiting[what].has(life);
   }
 
   /** Those who waited for what follows on one life wait for the load of another. */

@@ -96,7 +96,7 @@ function decideNeed(row: Entry | undefined, { id }: Command<"model.need">, numbe
 }
 
 /** Whether a request may load the model again when its unload has ended. */
-export function comesBack(row: Entry): boolean {
+function comesBack(row: Entry): boolean {
   const { leaving } = row;
   return leaving !== undefined && (withoutLife(row, leaving.forget, leaving.reason)?.onDemand ?? false);
 }

@@ -1,7 +1,7 @@
 /** What a decision consists of: the next row, and actions as data. Shared by the halves of `decide`. */
 import type { ModelManagerEvents } from "../api.js";
 import { LoadFailedError, isModelSupervisorError } from "../errors.js";
-import type { ModelSupervisorError } from "../errors.js";
+import type { LoadPhase, ModelSupervisorError } from "../errors.js";
 import type { LoadTrigger, UnloadReason } from "../model.js";
 import type { Entry, Leaving } from "../table/entry.js";
 import type { LiveModel } from "../table/live-model.js";
@@ -127,8 +127,14 @@ export function beginLoad(
 
 /** An earlier failure, told to who comes before it may be tried again. */
 export function cachedFailure({ id, error }: Entry, retryAfterMs: number): LoadFailedError {
-  const phase = isModelSupervisorError(error, "load_failed") ? error.phase : "start";
+  const phase = isModelSupervisorError(error, "load_failed") ? error.phase : phaseOf(error?.code);
   return new LoadFailedError(id, phase, error, retryAfterMs);
+}
+
+/** Where a load ends with errors of this code. */
+function phaseOf(code: string | undefined): LoadPhase {
+  if (code === "invalid_model_file" || code === "source_unavailable" || code === "storage_full") return "resolve";
+  return code === "estimate_failed" ? "estimate" : "start";
 }
 
 /** An unload that waits for nobody: for what nobody can use any more. */

@@ -68,6 +68,7 @@ export async function run<T>(target: Target, context: DispatchContext, call: Cal
         },
         (error: unknown) => {
           request.end();
+          context.metrics.requestEnded(modelId, outcomeOf(error));
           throw error;
         },
       )

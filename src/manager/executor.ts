@@ -3,6 +3,7 @@ import type { Clock } from "../api.js";
 import { ClosedError, LoadFailedError, NotLoadedError, RequestAbortedError } from "../errors.js";
 import type { ModelId, UnloadReason } from "../model.js";
 import { idlenessOf } from "../table/entry.js";
+import type { Entry } from "../table/entry.js";
 import { isExpired } from "../table/expiry.js";
 import { incarnationKey } from "../table/model-table.js";
 import { Bookkeeping } from "./bookkeeping.js";
@@ -29,6 +30,8 @@ export interface ExecutorInput extends Omit<RoomQueueInput, "onIdle" | "now"> {
   readonly declarations: Map<ModelId, Declared>;
   /** Sends to this manager, from outside its mailbox. */
   readonly send: (event: ManagerEvent) => void;
+  /** Says what nobody who called can be told. */
+  readonly warn: (message: string, error: unknown) => void;
   /** A request waits for a load that was under way. */
   readonly onJoined: (id: ModelId) => void;
 }
@@ -178,7 +181,15 @@ export class Executor {
       if (row.status === "ready" && this.#nextDefaults.delete(key)) writer.setDefault(row.id);
     }
     if (event.type === "model.need" && before?.status === "loading") this.#input.onJoined(event.id);
+    if (event.type === "check.failed" || event.type === "load.failed") this.#warnIfUnheard(before, event);
     for (const action of actions) this.#perform(action, event, caller);
+  }
+
+  /** A declared model turned out to be no good when nobody had asked for it yet. */
+  #warnIfUnheard(row: Entry | undefined, fact: Extract<LifecycleEvent, { readonly error: unknown }>): void {
+    if (row?.declared !== true) return;
+    const isUnheard = fact.type === "check.failed" ? !this.#callers.has("check", row) : row.load?.trigger === "eager";
+    if (isUnheard) this.#input.warn(`Declared model "${row.id}" cannot be loaded.`, fact.error);
   }
 
   #perform(action: Action, { id }: LifecycleEvent, caller: Caller): void {

@@ -8,6 +8,11 @@ export function isEager({ declared, settings }: Entry): boolean {
   return declared && settings.residency.loadPolicy === "eager";
 }
 
+/** What has been loaded once is there, or was unloaded by somebody, or comes back with the next request. */
+export function isSettled({ status, incarnation }: Entry): boolean {
+  return incarnation > 0 && status !== "loading" && status !== "error";
+}
+
 export class Readiness {
   /** By ticket. */
   readonly #waiting = new Map<symbol, Reply<void>>();
@@ -29,11 +34,11 @@ export class Readiness {
   answer(table: ModelTable): void {
     if (this.#waiting.size === 0) return;
     const eager = [...table.entries()].filter(isEager);
-    if (eager.some((row) => row.status === "loading")) return;
+    if (eager.some((row) => !isSettled(row) && row.status !== "error")) return;
     const failed = eager.filter((row) => row.status === "error");
-    const names = failed.map((row) => `"${row.id}"`).join(", ");
+    const causes = failed.map(({ id, error }) => `"${id}" (${error?.message ?? "unknown"})`).join(", ");
     const errors = failed.map((row) => row.error);
-    if (failed.length > 0) return this.fail(new AggregateError(errors, `Declared models are not ready: ${names}.`));
+    if (failed.length > 0) return this.fail(new AggregateError(errors, `Declared models are not ready: ${causes}`));
     for (const reply of this.#waiting.values()) reply.ok();
     this.#waiting.clear();
   }

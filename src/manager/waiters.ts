@@ -17,6 +17,10 @@ export class Waiters<T> {
     this.#waiting.set(key, group);
   }
 
+  has(life: Life): boolean {
+    return this.#waiting.has(incarnationKey(life.id, life.incarnation));
+  }
+
   /** Those who wait here for one life wait there for another. */
   move(from: Life, there: Waiters<T>, to: Life): void {
     const key = incarnationKey(from.id, from.incarnation);

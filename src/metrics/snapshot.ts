@@ -32,7 +32,7 @@ export interface ModelMetrics {
   readonly unloads: Readonly<Record<UnloadReason | "crash", number>>;
   /** How long the model had been idle when it was evicted. */
   readonly evictionIdleSeconds: SecondsHistogram;
-  /** Requests that had the model and are over. `aborted`: by their caller, their consumer, a time limit or an unload. */
+  /** Requests that are over, those among them that waited for the model in vain; not those that were refused at once. `aborted`: by their caller, their consumer, a time limit or an unload. */
   readonly requests: Readonly<Record<"done" | "aborted" | "failed", number>>;
   /** Requests and leases that hold the model now. */
   readonly inFlight: number;

@@ -134,6 +134,7 @@ async function startTree(name: string, options: ModelSupervisorOptions): Promise
     },
     close: async (timeoutMs) => {
       refusal ??= new ClosedError(name);
+      tree.close();
       await closeAll(tree, name, timeoutMs, clock);
       tree.stop();
       await closed;

@@ -6,11 +6,9 @@ import { ClosedError, RequestAbortedError, SupervisorExhaustedError } from "../e
 import type { ModelSupervisorError } from "../errors.js";
 import { Calls } from "../manager/calls.js";
 import type { Notice } from "../manager/decision.js";
-import { comesBack } from "../manager/decide.js";
-import { isEager } from "../manager/readiness.js";
+import { isEager, isSettled } from "../manager/readiness.js";
 import type { Declared, Life, LifecycleFact, ManagerEvent } from "../manager/protocol.js";
 import type { ModelId } from "../model.js";
-import type { Entry } from "../table/entry.js";
 import type { ModelTable, TableWriter } from "../table/model-table.js";
 import { recentRestarts } from "./restart-intensity.js";
 import { rootMachine } from "./root-machine.js";
@@ -41,6 +39,7 @@ export class Tree {
   readonly #input: TreeInput;
   readonly #root: Actor<typeof rootMachine>;
   #ended: ModelSupervisorError | undefined;
+  #isOpen = true;
   readonly calls = new Calls((event) => this.#sendToManager(event));
   /** Resolves when the tree has ended: with the error if it was exhausted. */
   readonly ended: Promise<ModelSupervisorError | undefined>;
@@ -64,7 +63,13 @@ export class Tree {
     });
     this.#root = createActor(rootMachine, {
       input: {
-        manager: { ...input, tasks, random: Math.random, send: (event) => this.#sendToManager(event) },
+        manager: {
+          ...input,
+          tasks,
+          random: Math.random,
+          send: (event) => this.#sendToManager(event),
+          warn: (message, error) => logger.warn(message, error),
+        },
         now: () => clock.now(),
         onFailed: (child, error) => {
           logger.warn(`Part "${child}" of supervisor "${name}" failed and is restarted.`, error);
@@ -80,6 +85,7 @@ export class Tree {
     this.ended = new Promise((resolve) => {
       const end = (error: ModelSupervisorError | undefined) => {
         this.#ended = error ?? new ClosedError(name);
+        this.#isOpen = false;
         tasks.abandon();
         this.calls.failAll(() => this.#ended);
         resolve(error);
@@ -95,6 +101,11 @@ export class Tree {
     this.#root.start();
   }
 
+  /** Takes no new work from now on. */
+  close(): void {
+    this.#isOpen = false;
+  }
+
   /** Ends the tree. What is still loaded is the caller's to have unloaded before. */
   stop(): void {
     if (this.#ended === undefined) this.#root.send({ type: "tree.stop" });
@@ -107,7 +118,7 @@ export class Tree {
       kind: "supervisor",
       strategy: "rest_for_one",
       restarts: recentRestarts(context.restarts, this.#input.clock.now()).length,
-      ready: [...this.#input.table.entries()].filter(isEager).every(isServed),
+      ready: this.#isOpen && [...this.#input.table.entries()].filter(isEager).every(isSettled),
       children: [
         ...supervisorNode("backings", this.#children("backings")),
         ...(children["manager"] ? [{ id: "manager", kind: "worker", children: [] } as const] : []),
@@ -138,12 +149,6 @@ export class Tree {
   #children(name: "backings" | "loads"): TemporaryChildrenRef | undefined {
     return this.#root.system.get(name);
   }
-}
-
-/** It is ready, or was: what goes by its TTL or to make room is there for the next request. */
-function isServed(row: Entry): boolean {
-  const { status, onDemand } = row;
-  return status === "ready" || (onDemand && status !== "error") || (status === "unloading" && comesBack(row));
 }
 
 function supervisorNode(id: string, ref: TemporaryChildrenRef | undefined): SupervisionNode[] {

@@ -228,7 +228,12 @@ describe("a load that does not fit", () => {
     const started = await startSmall({ a: 6, b: 6 });
     const lease = await started.models.acquire("a");
 
-    expect(await rejection(started.models.load("b"))).toMatchObject({ code: "insufficient_memory", evictableBytes: 0 });
+    // trying again helps: what is in use may be evicted later
+    expect(await rejection(started.models.load("b"))).toMatchObject({
+      code: "insufficient_memory",
+      evictableBytes: 6,
+      retryable: true,
+    });
     lease.release();
 
     expect(await started.models.load("b")).toMatchObject({ status: "ready" });

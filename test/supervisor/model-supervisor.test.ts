@@ -81,6 +81,48 @@ describe("ModelSupervisor.start and get", () => {
 });
 
 describe("tree", () => {
+  it("is not ready any more once the supervisor is closing or has ended", async () => {
+    const { models } = await startTestSupervisor({ models: [{ id: "a", source: "a" }] });
+    await models.ready();
+    expect(models.tree().ready).toBe(true);
+
+    const closed = models.close();
+    expect(models.tree().ready).toBe(false);
+    await closed;
+    expect(models.tree().ready).toBe(false);
+  });
+
+  it("says what ready() says of a model that was unloaded by hand", async () => {
+    const { models } = await startTestSupervisor({ models: [{ id: "a", source: "a" }] });
+    await models.ready();
+    await models.unload("a");
+
+    await models.ready();
+    expect(models.tree().ready).toBe(true);
+  });
+
+  it("tells the logger of a declared model that is no good, which nobody has asked for yet", async () => {
+    const backend = new FakeBackend();
+    backend.fail("resolve", new Error("no such file"));
+    const { models, warnings } = await startTestSupervisor({
+      backend,
+      models: [
+        { id: "eager", source: "a" },
+        { id: "lazy", source: "b", loadPolicy: "lazy" },
+      ],
+    });
+    const failure = await rejection(models.ready());
+    await settle();
+
+    expect(warnings.toSorted()).toEqual([
+      'Declared model "eager" cannot be loaded.',
+      'Declared model "lazy" cannot be loaded.',
+    ]);
+    expect(String(failure)).toContain('"eager" (Loading model "eager" failed in phase "resolve": no such file.)');
+    await rejection(models.register("called", "c"));
+    expect(warnings).toHaveLength(2);
+  });
+
   it("shows the supervisors with their strategies, and a worker for each live backing and task", async () => {
     const { models, backend } = await startTestSupervisor();
     await models.load("a", "a.gguf");

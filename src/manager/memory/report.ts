@@ -20,7 +20,7 @@ export function reportPools(pools: readonly Pool[], tenants: readonly Tenant[]):
     reservedBytes: reservedOn(pool.device, tenants),
     measuredBytes: reservedOn(pool.device, measured),
     availableBytes: finiteOrNull(availableOn(pool, tenants)),
-    evictableBytes: evictableOn(pool.device, tenants),
+    evictableBytes: evictableOn(pool.device, tenants, ["idle"]),
   }));
 }
 

@@ -57,7 +57,7 @@ export interface Refusal {
   readonly device: Device;
   readonly requiredBytes: number;
   readonly availableBytes: number;
-  /** What idle models hold there that may be evicted. */
+  /** What models hold there that may be evicted, now or when they fall idle. */
   readonly evictableBytes: number;
 }
 
@@ -88,12 +88,12 @@ export function refusalOf({ pools, tenants, ahead, ...wanted }: RoomInput): Refu
   const fit = checkFit(wanted, pools, [...tenants, ...ahead.map(asClaim)]);
   const device = fit.fits ? "total" : fit.device;
   const { requiredBytes, availableBytes } = fit;
-  return { device, requiredBytes, availableBytes, evictableBytes: evictableOn(device, tenants) };
+  return { device, requiredBytes, availableBytes, evictableBytes: evictableOn(device, tenants, ["idle", "busy"]) };
 }
 
-/** What idle models hold on a device that may be evicted. */
-export function evictableOn(device: Device, tenants: readonly Tenant[]): number {
-  const others = tenants.filter(({ fate }) => fate !== "idle");
+/** What models of these fates hold on a device. */
+export function evictableOn(device: Device, tenants: readonly Tenant[], fates: readonly Fate[]): number {
+  const others = tenants.filter(({ fate }) => !fates.includes(fate));
   return reservedOn(device, tenants) - reservedOn(device, others);
 }
 

@@ -126,7 +126,7 @@ describe("refusalOf", () => {
       device: "ram",
       requiredBytes: 6,
       availableBytes: 1,
-      evictableBytes: 2,
+      evictableBytes: 3,
     });
   });
 
@@ -136,16 +136,16 @@ describe("refusalOf", () => {
 });
 
 describe("evictableOn", () => {
-  it("is what idle models hold on that device alone", () => {
+  it("is what models of these fates hold on that device alone", () => {
     const tenants = [
       tenant("a", "idle", { ram: 1, "gpu:0": 4 }),
       tenant("b", "busy", { "gpu:0": 2 }),
       tenant("c", "leaves", { "gpu:0": 2 }),
     ];
 
-    expect(["ram" as const, "gpu:0" as const, "total" as const].map((device) => evictableOn(device, tenants))).toEqual([
-      1, 4, 5,
-    ]);
+    expect(
+      ["ram" as const, "gpu:0" as const, "total" as const].map((device) => evictableOn(device, tenants, ["idle"])),
+    ).toEqual([1, 4, 5]);
   });
 });
 

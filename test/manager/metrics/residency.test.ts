@@ -33,6 +33,26 @@ describe("metrics of models that come and go by themselves", () => {
     ]);
   });
 
+  it("count requests that waited for a model in vain", async () => {
+    const { models, backend } = await startTestSupervisor({
+      models: [{ id: "a", source: "a.gguf", loadPolicy: "lazy" }],
+    });
+    backend.fail("start", new Error("no"), "a.gguf", 1);
+
+    await rejection(models.generate("a", "hi"));
+    const gate = backend.hold("start");
+    const leave = new AbortController();
+    const left = rejection(models.load("a").then(() => models.generate("a", "hi")));
+    const waiting = rejection(models.generate("a", "hi", { signal: leave.signal }));
+    await gate.arrived();
+    leave.abort(new DOMException("left", "AbortError"));
+    await waiting;
+    gate.open();
+    void left;
+
+    expect(of(models, "a")?.requests).toEqual({ done: 0, failed: 1, aborted: 1 });
+  });
+
   it("count who joins a load, and how long each request waited for it", async () => {
     const { models, backend, clock } = await startTestSupervisor({
       models: [{ id: "a", source: "a.gguf", loadPolicy: "lazy" }],
