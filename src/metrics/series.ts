@@ -25,6 +25,8 @@ export const COUNTERS: readonly Series<number>[] = [
 ];
 
 export const GAUGES: readonly Series<number>[] = [
+  ofModels("model_ready", "1 while the model takes requests.", ({ isReady }) => Number(isReady)),
+  ofModels("model_reserved_bytes", "What the model needs of memory.", ({ reservedBytes }) => reservedBytes),
   ofModels("in_flight", "Requests and leases that hold the model.", ({ inFlight }) => inFlight),
   ofModels("peak_in_flight", "The most that held the model at the same time.", ({ peakInFlight }) => peakInFlight),
   ofDevices("memory_limit_bytes", "What the budget allows.", ({ limitBytes }) => limitBytes ?? Infinity),

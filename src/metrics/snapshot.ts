@@ -14,6 +14,10 @@ export interface SecondsHistogram {
 /** The numbers of one model, over all lives of its id. */
 export interface ModelMetrics {
   readonly modelId: ModelId;
+  /** Whether it takes requests now. */
+  readonly isReady: boolean;
+  /** What it needs of memory now, summed over all devices, with what it shares with others. */
+  readonly reservedBytes: number;
   /** Loads that were begun, by what they were for. */
   readonly loads: Readonly<Record<LoadTrigger, number>>;
   /** Loads that ended with an error, refusals of memory among them. */

@@ -48,6 +48,9 @@ describe("collectMetrics", () => {
       [`model_supervisor_unloads_total{supervisor="${supervisor}",model="a",reason="crash"}`]: 0,
       [`model_supervisor_failed_loads_total{supervisor="${supervisor}",model="a"}`]: 0,
       [`model_supervisor_failed_loads_total{supervisor="${supervisor}",model="big"}`]: 1,
+      [`model_supervisor_model_ready{supervisor="${supervisor}",model="a"}`]: 1,
+      [`model_supervisor_model_ready{supervisor="${supervisor}",model="big"}`]: 0,
+      [`model_supervisor_model_reserved_bytes{supervisor="${supervisor}",model="a"}`]: 4 * GB,
       [`model_supervisor_in_flight{supervisor="${supervisor}",model="a"}`]: 1,
       [`model_supervisor_peak_in_flight{supervisor="${supervisor}",model="a"}`]: 1,
       [`model_supervisor_memory_limit_bytes{supervisor="${supervisor}",device="total"}`]: 10 * GB,
@@ -99,6 +102,8 @@ describe("collectMetrics", () => {
       [`model_supervisor_requests_total{${model},outcome="done"}`]: 22,
       [`model_supervisor_requests_total{${model},outcome="aborted"}`]: 23,
       [`model_supervisor_requests_total{${model},outcome="failed"}`]: 24,
+      [`model_supervisor_model_ready{${model}}`]: 1,
+      [`model_supervisor_model_reserved_bytes{${model}}`]: 27,
       [`model_supervisor_in_flight{${model}}`]: 25,
       [`model_supervisor_peak_in_flight{${model}}`]: 26,
       'model_supervisor_memory_limit_bytes{supervisor="s",device="gpu:0"}': 31,
@@ -263,6 +268,8 @@ function snapshotOf(modelId: string): MetricsSnapshot {
     models: [
       {
         modelId,
+        isReady: true,
+        reservedBytes: 27,
         loads: { eager: 11, request: 12, call: 13 },
         failedLoads: 14,
         cancelledLoads: 15,

@@ -24,9 +24,10 @@ export class ModelCounts {
   /** The life that is being loaded: tells a load that ends from a model that ends. */
   loading: number | undefined;
 
-  snapshot(modelId: ModelId, inFlight: number): ModelMetrics {
+  snapshot(modelId: ModelId, now: Pick<ModelMetrics, "isReady" | "reservedBytes" | "inFlight">): ModelMetrics {
     return {
       modelId,
+      ...now,
       loads: { ...this.loads },
       failedLoads: this.failedLoads,
       cancelledLoads: this.cancelledLoads,
@@ -37,7 +38,6 @@ export class ModelCounts {
       unloads: { ...this.unloads },
       evictionIdleSeconds: this.evictionIdleSeconds.snapshot(),
       requests: { ...this.requests },
-      inFlight,
       peakInFlight: this.peakInFlight,
     };
   }

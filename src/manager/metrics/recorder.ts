@@ -3,6 +3,7 @@ import type { MetricsSnapshot } from "../../metrics/snapshot.js";
 import type { Device, MemoryReport, ModelId } from "../../model.js";
 import type { ModelTable } from "../../table/model-table.js";
 import type { Notice } from "../decision.js";
+import { bytesOn } from "../memory/claims.js";
 import { ModelCounts } from "./model-counts.js";
 
 /** Ids that are counted, unless more are known to the table. */
@@ -124,14 +125,18 @@ export class MetricsRecorder {
    * Reads the leases that are out, and keeps their peak. Of every life that still holds memory: after a crash leases may be
    * out on one that has no row any more.
    */
-  #look(modelId: ModelId, counts: ModelCounts): number {
+  #look(modelId: ModelId, counts: ModelCounts) {
     let inFlight = 0;
-    for (const { modelId: owner, live } of this.#table.reservations()) {
-      if (owner !== modelId || live === undefined) continue;
+    let reservedBytes = 0;
+    for (const { modelId: owner, live, placement } of this.#table.reservations()) {
+      if (owner !== modelId) continue;
+      reservedBytes += bytesOn("total", placement);
+      if (live === undefined) continue;
       inFlight += live.block.leases;
       counts.peakInFlight = Math.max(counts.peakInFlight, live.block.peakLeases);
     }
-    return inFlight;
+    const isReady = this.#table.get(modelId)?.live?.block.isReady ?? false;
+    return { isReady, reservedBytes, inFlight };
   }
 }
 
