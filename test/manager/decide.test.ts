@@ -542,6 +542,24 @@ describe("decide", () => {
     expect(unloaded?.onDemand).toBe(false);
   });
 
+  it.each([
+    ["loading", { load: { trigger: "request", at: 0 } }],
+    ["registered", {}],
+    ["registered", { disposal: "running", wanted: true }],
+    ["error", {}],
+  ] as const)("lets an eager model that went by itself stay away once it is unloaded by hand while %s", (status, over) => {
+    const wentByItself = { ...entry(status, true), onDemand: true, ...over };
+
+    expect(decide(wentByItself, unload).row).toMatchObject({ status: "registered", onDemand: false });
+    expect(decide(wentByItself, need).row?.onDemand).toBe(true);
+  });
+
+  it("lets an eager model that went by itself come back when whom it was loaded for has left", () => {
+    const loading = { ...entry("loading", true), onDemand: true, load: { trigger: "request", at: 0 } } as const;
+
+    expect(decide(loading, abandoned).row).toMatchObject({ status: "registered", onDemand: true });
+  });
+
   it("tells why and for how long it is not tried again", () => {
     const before = lazy("error", { failures: { count: 3, retryAt: NOW + 30_000 } });
 
