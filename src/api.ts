@@ -192,7 +192,10 @@ export interface SupervisionNode {
   readonly strategy?: "rest_for_one" | "one_for_one";
   /** Restarts within the period that counts; only on the root. */
   readonly restarts?: number;
-  /** Whether every declared model that is eager is ready, for a load balancer; only on the root. */
+  /**
+   * Whether every declared model that is eager is ready, or went by its TTL or to make room and comes back with the next
+   * request; for a load balancer. One that was unloaded by a call makes it false. Only on the root.
+   */
   readonly ready?: boolean;
   readonly children: readonly SupervisionNode[];
 }
@@ -214,7 +217,7 @@ export interface ModelManagerEvents {
   "model:ready": (event: { modelId: ModelId; incarnation: number; loadMs?: number }) => void;
   /** `idleMs` since the last use, or since the load where there was none. */
   "model:unloading": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason; idleMs: number }) => void;
-  /** Its memory is free. */
+  /** Its memory is free; or its load was cancelled, and what that took is still being given back. */
   "model:unloaded": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason }) => void;
   "model:error": (event: { modelId: ModelId; incarnation: number; error: ModelSupervisorError }) => void;
   /** A restarted manager has forgotten a model that was not declared; it is unloaded. */
