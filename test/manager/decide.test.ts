@@ -547,12 +547,15 @@ describe("decide", () => {
     ["registered", {}],
     ["registered", { disposal: "running", wanted: true }],
     ["error", {}],
-  ] as const)("lets an eager model that went by itself stay away once it is unloaded by hand while %s", (status, over) => {
-    const wentByItself = { ...entry(status, true), onDemand: true, ...over };
+  ] as const)(
+    "lets an eager model that went by itself stay away once it is unloaded by hand while %s",
+    (status, over) => {
+      const wentByItself = { ...entry(status, true), onDemand: true, ...over };
 
-    expect(decide(wentByItself, unload).row).toMatchObject({ status: "registered", onDemand: false });
-    expect(decide(wentByItself, need).row?.onDemand).toBe(true);
-  });
+      expect(decide(wentByItself, unload).row).toMatchObject({ status: "registered", onDemand: false });
+      expect(decide(wentByItself, need).row?.onDemand).toBe(true);
+    },
+  );
 
   it("lets an eager model that went by itself come back when whom it was loaded for has left", () => {
     const loading = { ...entry("loading", true), onDemand: true, load: { trigger: "request", at: 0 } } as const;
