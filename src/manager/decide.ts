@@ -7,7 +7,7 @@ import type { UnloadReason } from "../model.js";
 import type { Entry, Leaving } from "../table/entry.js";
 import { waitMs } from "./backoff.js";
 import { decideFact } from "./decide-fact.js";
-import { beginLoad, blank, cachedFailure, emitUnloaded, emitUnloading, withoutLife } from "./decision.js";
+import { beginLoad, blank, cachedFailure, comesBack, emitUnloaded, emitUnloading, withoutLife } from "./decision.js";
 import type { Action, Decision, Numbers } from "./decision.js";
 import type { LifecycleCommand, LifecycleEvent } from "./protocol.js";
 
@@ -93,12 +93,6 @@ function decideNeed(row: Entry | undefined, { id }: Command<"model.need">, numbe
       return withCaller(beginLoad(row, "request", numbers), row, numbers);
     }
   }
-}
-
-/** Whether a request may load the model again when its unload has ended. */
-export function comesBack(row: Entry): boolean {
-  const { leaving } = row;
-  return leaving !== undefined && (withoutLife(row, leaving.forget, leaving.reason)?.onDemand ?? false);
 }
 
 function awaitNext(row: Entry): Decision {

@@ -5,8 +5,8 @@ import type { Backend, Backing, QueueLimit, StepListener } from "../backends/bac
 import { ClosedError, RequestAbortedError, SupervisorExhaustedError } from "../errors.js";
 import type { ModelSupervisorError } from "../errors.js";
 import { Calls } from "../manager/calls.js";
+import { comesBack } from "../manager/decision.js";
 import type { Notice } from "../manager/decision.js";
-import { comesBack } from "../manager/decide.js";
 import { isEager } from "../manager/readiness.js";
 import type { Declared, Life, LifecycleFact, ManagerEvent } from "../manager/protocol.js";
 import type { ModelId } from "../model.js";

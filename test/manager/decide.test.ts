@@ -557,6 +557,20 @@ describe("decide", () => {
     },
   );
 
+  it.each([
+    ["ttl", true],
+    ["caller", false],
+  ] as const)("after a disposal that hung, an unload by %s lets an eager model come back: %s", (reason, comesBack) => {
+    // it went by itself before, and came back for a request
+    const going = { ...entry("unloading", true), onDemand: reason === "caller", leaving: leaving({ reason }) };
+
+    const hung = decide(going, stuck).row;
+    const gone = decide(hung, released).row;
+
+    expect(decide(hung, need).actions.map(brief)).toEqual(["answer not_ready"]);
+    expect(decide(gone, need).row?.status).toBe(comesBack ? "loading" : "error");
+  });
+
   it("lets an eager model that went by itself come back when whom it was loaded for has left", () => {
     const loading = { ...entry("loading", true), onDemand: true, load: { trigger: "request", at: 0 } } as const;
 
