@@ -27,7 +27,7 @@ module.exports = {
     never(
       "pure-files",
       src(
-        "(manager/(decide|decide-fact|decision|backoff|profile)\\.ts|manager/metrics/.+|table/expiry\\.ts|backends/node-llama-cpp/(scheduler/.+|layout/layout)\\.ts|manager/memory/(budget|eviction|placement|plan|room|size)\\.ts|supervisor/restart-intensity\\.ts)$",
+        "(manager/(decide|decide-fact|decision|backoff|profile)\\.ts|manager/metrics/.+|table/expiry\\.ts|backends/node-llama-cpp/(scheduler/.+|layout/layout)\\.ts|manager/memory/(budget|claims|eviction|placement|plan|room|size)\\.ts|supervisor/restart-intensity\\.ts)$",
       ),
       { path: "(node_modules|^node:|^(fs|os|path|timers)$)" },
       "Decisions are pure: no xstate, node modules, clocks or random.",

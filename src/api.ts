@@ -218,7 +218,7 @@ export interface ModelManagerEvents {
   "model:ready": (event: { modelId: ModelId; incarnation: number; loadMs?: number }) => void;
   /** `idleMs` since the last use, or since the load where there was none. */
   "model:unloading": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason; idleMs: number }) => void;
-  /** Its memory is free. */
+  /** Its memory is free; or its load was cancelled, and what that took is still being given back. */
   "model:unloaded": (event: { modelId: ModelId; incarnation: number; reason: UnloadReason }) => void;
   "model:error": (event: { modelId: ModelId; incarnation: number; error: ModelSupervisorError }) => void;
   /** A restarted manager has forgotten a model that was not declared; it is unloaded. */

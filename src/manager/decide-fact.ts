@@ -7,6 +7,7 @@ import {
   atOnce,
   beginLoad,
   cachedFailure,
+  comesBack,
   emitError,
   emitReady,
   emitUnloaded,
@@ -147,6 +148,8 @@ function decideStuck(
       live: undefined,
       leaving: undefined,
       disposal: "stuck",
+      // once it has ended all the same
+      onDemand: current.leaving === undefined ? current.onDemand : comesBack(current),
       wanted: false,
     },
     actions: [emitError(current, error), ...settleNext(current, new NotReadyError(current.id, "error", error)), settle],

@@ -7,7 +7,7 @@ import type { UnloadReason } from "../model.js";
 import type { Entry, Leaving } from "../table/entry.js";
 import { waitMs } from "./backoff.js";
 import { decideFact } from "./decide-fact.js";
-import { beginLoad, blank, cachedFailure, emitUnloaded, emitUnloading, withoutLife } from "./decision.js";
+import { beginLoad, blank, cachedFailure, comesBack, emitUnloaded, emitUnloading, withoutLife } from "./decision.js";
 import type { Action, Decision, Numbers } from "./decision.js";
 import type { LifecycleCommand, LifecycleEvent } from "./protocol.js";
 
@@ -95,12 +95,6 @@ function decideNeed(row: Entry | undefined, { id }: Command<"model.need">, numbe
   }
 }
 
-/** Whether a request may load the model again when its unload has ended. */
-function comesBack(row: Entry): boolean {
-  const { leaving } = row;
-  return leaving !== undefined && (withoutLife(row, leaving.forget, leaving.reason)?.onDemand ?? false);
-}
-
 function awaitNext(row: Entry): Decision {
   return {
     row: { ...row, wanted: true },
@@ -111,7 +105,11 @@ function awaitNext(row: Entry): Decision {
 /** A load that was begun for somebody is nobody's now; an eager one goes on. */
 function decideAbandoned(row: Entry | undefined, { incarnation }: Command<"load.abandoned">): Decision {
   if (row?.incarnation !== incarnation) return { row, actions: [] };
-  if (row.status === "loading" && row.load?.trigger !== "eager") return cancelLoad(row, "caller", false);
+  if (row.status === "loading" && row.load?.trigger !== "eager") {
+    const cancelled = cancelLoad(row, "caller", false);
+    // nobody asked for the model to be gone: the next request brings it back as it would have before
+    return { ...cancelled, row: cancelled.row && { ...cancelled.row, onDemand: row.onDemand } };
+  }
   return { row: row.wanted ? { ...row, wanted: false } : row, actions: [] };
 }
 
@@ -122,7 +120,9 @@ function decideUnload(row: Entry | undefined, command: Command<"model.unload">, 
   const wait = { do: "await", what: "unload", incarnation } as const;
   switch (row.status) {
     case "registered": {
-      const idle = row.wanted ? { ...row, wanted: false } : row;
+      // what went by itself would come back; what somebody unloads stays away
+      const { onDemand } = blank(id, row.source, row.settings, row.declared);
+      const idle = { ...row, wanted: false, onDemand };
       const checks = forget
         ? [{ do: "settle", what: "check", incarnation, error: new LoadCancelledError(id) } as const]
         : [];
@@ -186,7 +186,7 @@ function cancelLoad(row: Entry, reason: UnloadReason, forget: boolean): Decision
   const left = withoutLife(row, forget, reason);
   return {
     // a load that was not awaited says nothing about whether it would have failed again; what it took is being given back
-    row: left && { ...left, onDemand: row.onDemand, failures, disposal: "running" },
+    row: left && { ...left, failures, disposal: "running" },
     actions: [
       { do: "abort-load", incarnation },
       emitUnloaded(row, reason),

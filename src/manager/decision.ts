@@ -101,6 +101,12 @@ export function withoutLife(row: Entry, forget: boolean, reason: UnloadReason): 
   return { ...declared, incarnation, model, profile, onDemand };
 }
 
+/** Whether a request may load the model again when its unload has ended. */
+export function comesBack(row: Entry): boolean {
+  const { leaving } = row;
+  return leaving !== undefined && (withoutLife(row, leaving.forget, leaving.reason)?.onDemand ?? false);
+}
+
 /** A new life, of which is known what was found out in the last. What a request begins keeps the failures in mind; what somebody asks for by hand starts afresh. */
 export function beginLoad(
   { id, source, settings, declared, onDemand, failures, model, profile }: Entry,

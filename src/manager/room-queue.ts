@@ -6,6 +6,7 @@ import type { LiveModel } from "../table/live-model.js";
 import type { ModelTable, TableWriter } from "../table/model-table.js";
 import type { Notice } from "./decision.js";
 import { resolveBudget } from "./memory/budget.js";
+import { bytesOn } from "./memory/claims.js";
 import { chooseVictims } from "./memory/eviction.js";
 import { planRoom, refusalOf, victimsOverLimit, type Ahead, type RoomInput, type Tenant } from "./memory/room.js";
 import { tenantsOf } from "./memory/tenants.js";
@@ -68,10 +69,11 @@ export class RoomQueue {
     this.#claimants.push({ request, since: now(), isPatient, evictable });
   }
 
-  /** The engine had no room although the plan said that there is: one more model goes. */
+  /** The engine had no room although the plan said that there is: one more model goes that has some of what was full. */
   more({ id, incarnation, error, reply }: MoreRoomRequest): void {
     if (!this.#isLoading({ id, incarnation })) return reply.fail(new LoadCancelledError(id));
-    const idle = this.#mayEvict ? this.#tenants().filter(({ fate }) => fate === "idle") : [];
+    const holds = ({ fate, placement }: Tenant) => fate === "idle" && bytesOn(error.device, placement) > 0;
+    const idle = this.#mayEvict ? this.#tenants().filter(holds) : [];
     const candidates = idle.map((tenant) => ({ ...tenant, bytes: 0, hasSessions: false }));
     const victims = chooseVictims(candidates, (some) => some.length > 0);
     if (victims === undefined) return reply.fail(error);

@@ -542,6 +542,41 @@ describe("decide", () => {
     expect(unloaded?.onDemand).toBe(false);
   });
 
+  it.each([
+    ["loading", { load: { trigger: "request", at: 0 } }],
+    ["registered", {}],
+    ["registered", { disposal: "running", wanted: true }],
+    ["error", {}],
+  ] as const)(
+    "lets an eager model that went by itself stay away once it is unloaded by hand while %s",
+    (status, over) => {
+      const wentByItself = { ...entry(status, true), onDemand: true, ...over };
+
+      expect(decide(wentByItself, unload).row).toMatchObject({ status: "registered", onDemand: false });
+      expect(decide(wentByItself, need).row?.onDemand).toBe(true);
+    },
+  );
+
+  it.each([
+    ["ttl", true],
+    ["caller", false],
+  ] as const)("after a disposal that hung, an unload by %s lets an eager model come back: %s", (reason, comesBack) => {
+    // it went by itself before, and came back for a request
+    const going = { ...entry("unloading", true), onDemand: reason === "caller", leaving: leaving({ reason }) };
+
+    const hung = decide(going, stuck).row;
+    const gone = decide(hung, released).row;
+
+    expect(decide(hung, need).actions.map(brief)).toEqual(["answer not_ready"]);
+    expect(decide(gone, need).row?.status).toBe(comesBack ? "loading" : "error");
+  });
+
+  it("lets an eager model that went by itself come back when whom it was loaded for has left", () => {
+    const loading = { ...entry("loading", true), onDemand: true, load: { trigger: "request", at: 0 } } as const;
+
+    expect(decide(loading, abandoned).row).toMatchObject({ status: "registered", onDemand: true });
+  });
+
   it("tells why and for how long it is not tried again", () => {
     const before = lazy("error", { failures: { count: 3, retryAt: NOW + 30_000 } });
 

@@ -384,6 +384,24 @@ describe("an engine that runs out of memory although the plan said that it fits"
     expect((await started.models.generate("b", "again")).modelId).toBe("b");
   });
 
+  it("gets a model out of the way that holds some of the device that was full", async () => {
+    const models = { g: { gpuWeightsBytes: 3 }, a: { ramBytes: 3 }, b: { ramBytes: 3 } };
+    const started = await startTestSupervisor({
+      memoryBudget: { ram: 10, gpu: [10] },
+      overBudget: "evict-idle",
+      fake: { models, gpuBytes: [100] },
+      models: Object.keys(models).map((id) => ({ id, source: id, loadPolicy: "lazy" as const })),
+    });
+    await started.models.generate("g", "hi");
+    started.clock.increment(1_000);
+    await started.models.generate("a", "hi");
+    started.backend.fail("start", outOfMemory, "b", 1);
+
+    await started.models.generate("b", "hi");
+
+    expect(loaded(started.models)).toEqual(["g", "b"]);
+  });
+
   it("is believed at once where no model can go", async () => {
     const started = await startSmall({ a: 3, b: 3 }, {}, { overBudget: "refuse" });
     await use(started, "a");

@@ -806,4 +806,15 @@ describe("close", () => {
     expect(await models.closed).toEqual({ reason: "closed", unreleased: [] });
     expect(backend.liveCopies).toBe(0);
   });
+
+  it("never tells who waits for the eager models that they are ready", async () => {
+    const { models, backend } = await startTestSupervisor({ models: [{ id: "a", source: "a" }] });
+    const loads = backend.hold("start", "a");
+    const waiting = rejection(models.ready());
+    await loads.arrived();
+
+    void models.close();
+
+    expect(await waiting).toMatchObject({ code: "closed" });
+  });
 });

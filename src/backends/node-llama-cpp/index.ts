@@ -37,7 +37,7 @@ export interface NodeLlamaCppOptions {
   readonly build?: BuildChoice | undefined;
   /**
    * The file in which it is remembered how the slots of each model are run best, which is measured when a model is loaded
-   * for the first time (about two seconds, where there is a choice). `false`: nothing is measured.
+   * for the first time (two to four seconds, where there is a choice). `false`: nothing is measured.
    * @defaultValue `model-supervisor/calibrations.json` in the user's cache folder
    */
   readonly calibrationFile?: string | false | undefined;

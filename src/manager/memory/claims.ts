@@ -54,11 +54,15 @@ export function addPlacements(one: Placement, other: Placement): Placement {
   return combine(one, other, (a, b) => a + b);
 }
 
-/** Device by device. */
+/** Device by device. No bytes are below zero, so that where `other` has none there is nothing to combine. */
 function combine(one: Placement, other: Placement, bytes: (a: number, b: number) => number): Placement {
-  const [ones, others] = [new Map(Object.entries(one)), new Map(Object.entries(other))];
-  const devices = new Set([...ones.keys(), ...others.keys()]);
-  return Object.fromEntries(
-    [...devices].map((device) => [device, bytes(ones.get(device) ?? 0, others.get(device) ?? 0)]),
-  );
+  const combined = { ...one };
+  for (const device of keysOf(other)) combined[device] = bytes(one[device] ?? 0, other[device] ?? 0);
+  return combined;
+}
+
+function keysOf<T extends object>(record: T): Extract<keyof T, string>[] {
+  const keys: Extract<keyof T, string>[] = [];
+  for (const key in record) keys.push(key);
+  return keys;
 }

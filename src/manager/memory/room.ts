@@ -63,14 +63,15 @@ export interface Refusal {
 
 /** `mayEvict`: false where nothing may be unloaded for it. */
 export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
-  const { placement, pools, tenants, ahead } = input;
+  const { pools, tenants, ahead } = input;
   const awaited = ahead.flatMap(({ waitsFor }) => waitsFor);
   // now, and in a way that leaves those who came before the room for which they wait
   const fits = (gone: readonly Tenant[]) =>
     fitsWithout({ ...input, ahead: [] }, gone) && fitsWithout(input, [...gone, ...awaited]);
   if (fits([])) return checkFit(input, pools, tenants).fits ? { outcome: "fits" } : { outcome: "leaving" };
   if (!mayEvict) return { outcome: "refuse" };
-  const devices = pools.map(({ device }) => device).filter((device) => bytesOn(device, placement) > 0);
+  const lacking = pools.filter((pool) => !fitsWithout({ ...input, pools: [pool] }, []));
+  const devices = lacking.map(({ device }) => device);
   const idle = tenants.filter(({ fate }) => fate === "idle");
   const victims = victimsOf(idle, devices, fits);
   if (victims !== undefined) return { outcome: "evict", victims };

@@ -23,6 +23,8 @@ export class ModelCounts {
   peakInFlight = 0;
   /** The life that is being loaded: tells a load that ends from a model that ends. */
   loading: number | undefined;
+  /** How long it had been idle when the last unload began, which may be given up. */
+  idleMs: number | undefined;
 
   snapshot(modelId: ModelId, now: Pick<ModelMetrics, "isReady" | "reservedBytes" | "inFlight">): ModelMetrics {
     return {

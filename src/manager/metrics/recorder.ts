@@ -49,18 +49,21 @@ export class MetricsRecorder {
         break;
       }
       case "model:unloading": {
-        const { modelId, reason, idleMs } = notice.payload;
+        const { modelId, idleMs } = notice.payload;
         const counts = this.#of(modelId);
         // the last look at this life's peak: only calls of leases that are still out could raise it after this
         this.#look(modelId, counts);
-        if (reason === "eviction") counts.evictionIdleSeconds.observe(idleMs);
+        counts.idleMs = idleMs;
         break;
       }
       case "model:unloaded": {
         const { modelId, incarnation, reason } = notice.payload;
         const counts = this.#of(modelId);
         if (endsLoad(counts, incarnation)) counts.cancelledLoads += 1;
-        else counts.unloads[reason] += 1;
+        else {
+          counts.unloads[reason] += 1;
+          if (reason === "eviction") counts.evictionIdleSeconds.observe(counts.idleMs);
+        }
         break;
       }
       case "model:error": {

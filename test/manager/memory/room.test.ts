@@ -103,6 +103,17 @@ describe("planRoom", () => {
     expect(outcomeOf(load(4, [busy]), false)).toBe("fits");
   });
 
+  it("compares victims by what they free on the device that lacks room", () => {
+    const input: RoomInput = {
+      placement: { ram: 1, "gpu:0": 4 },
+      pools: [limit("ram", 100), limit("gpu:0", 10)],
+      tenants: [tenant("large", "idle", { "gpu:0": 6 }), tenant("small", "idle", { ram: 50, "gpu:0": 4 })],
+      ahead: [],
+    };
+
+    expect(outcomeOf(input)).toBe("evict small");
+  });
+
   it("looks at the device that lacks room", () => {
     const input = {
       placement: { ram: 1, "gpu:0": 6 },

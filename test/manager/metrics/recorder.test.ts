@@ -102,7 +102,14 @@ describe("the recorder", () => {
     const evicted = after(loading(), ready(1), unloading("eviction", 90_000), unloaded("eviction"));
 
     expect(evicted?.evictionIdleSeconds).toMatchObject({ sum: 90, count: 1 });
-    expect(after(loading(), ready(1), unloading("ttl", 90_000))?.evictionIdleSeconds.count).toBe(0);
+    const others = after(loading(), ready(1), unloading("ttl", 90_000), unloaded("ttl"));
+    expect(others?.evictionIdleSeconds.count).toBe(0);
+  });
+
+  it("does not count an eviction that was given up as one", () => {
+    const givenUp = after(loading(), ready(1), unloading("eviction", 90_000), ready());
+
+    expect(givenUp?.evictionIdleSeconds.count).toBe(0);
   });
 
   it.each<[string, readonly Notice[], Partial<ModelMetrics>]>([
