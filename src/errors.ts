@@ -108,7 +108,7 @@ export class InsufficientMemoryError extends ModelSupervisorError {
   readonly device: Device;
   readonly requiredBytes: number;
   readonly availableBytes: number;
-  /** What models hold there that may be evicted, now or when they fall idle. */
+  /** What models hold there that may be evicted, now or when they fall idle, or that are being unloaded. */
   readonly evictableBytes: number;
   /** `cause`: the engine's own error, where it ran out of memory although the load should have fitted. */
   constructor(

@@ -41,7 +41,12 @@ export class Callers {
   }
 
   has(what: Awaited, life: Life): boolean {
-    return this.#waiting[what].has(life);
+    return this.#waiting[what].of(life).length > 0;
+  }
+
+  /** Whether a request waits for this load. */
+  wantLease(life: Life): boolean {
+    return this.#waiting.load.of(life).some(({ lease }) => lease !== undefined);
   }
 
   /** Those who waited for what follows on one life wait for the load of another. */

@@ -1,6 +1,6 @@
 /** Carries out what `decide` says: writes the table, orders tasks, answers callers. Runs inside the manager's mailbox only. */
 import type { Clock } from "../api.js";
-import { ClosedError, LoadFailedError, NotLoadedError, RequestAbortedError } from "../errors.js";
+import { ClosedError, LoadCancelledError, LoadFailedError, NotLoadedError, RequestAbortedError } from "../errors.js";
 import type { ModelId, UnloadReason } from "../model.js";
 import { idlenessOf } from "../table/entry.js";
 import type { Entry } from "../table/entry.js";
@@ -39,6 +39,17 @@ export interface ExecutorInput extends Omit<RoomQueueInput, "onIdle" | "now"> {
 /** While a load waits for room, times are looked at so often, however rarely models are swept. */
 const WAITING_MS = 1_000;
 
+/** After these nobody who waits for room has anything new to hope for. */
+const CHANGES_NO_ROOM = new Set<ManagerEvent["type"]>([
+  "model.need",
+  "model.register",
+  "check.done",
+  "check.failed",
+  "default.set",
+  "ready.wait",
+  "ready.withdraw",
+]);
+
 export class Executor {
   readonly #input: ExecutorInput;
   readonly #books: Bookkeeping;
@@ -60,6 +71,7 @@ export class Executor {
     this.#room = new RoomQueue(
       { ...input, now: () => clock.now(), onIdle: () => send({ type: "model.idle" }) },
       (id, timeoutMs) => this.#unload(id, "eviction", timeoutMs),
+      (life) => this.#callers.wantLease(life),
     );
     this.#sweeper = new Sweeper(clock, () => send({ type: "sweep" }));
   }
@@ -116,7 +128,7 @@ export class Executor {
       case "default.set":
         if (this.#input.table.get(event.id) === undefined) event.reply.fail(new NotLoadedError(event.id));
         else {
-          this.#input.writer.setDefault(event.id);
+          this.#setDefault(event.id);
           event.reply.ok();
         }
         break;
@@ -157,7 +169,7 @@ export class Executor {
         if (hadOrphans) this.#loadDeclared();
       }
     }
-    this.#room.serve();
+    if (!CHANGES_NO_ROOM.has(event.type)) this.#room.serve();
     if (!this.#books.hasOrphans) this.#ready.answer(this.#input.table);
     this.#answerClosing();
     this.#wantSweep();
@@ -173,12 +185,13 @@ export class Executor {
       if (before?.declared) this.#input.declarations.delete(event.id);
       writer.delete(event.id);
       if (table.defaultId() === event.id) writer.setDefault(undefined);
+      this.#forgetChecks(event.id);
     } else if (row !== before) {
       if (row.incarnation === incarnation) writer.takeIncarnation();
       writer.put(row);
       const key = incarnationKey(row.id, row.incarnation);
       if (caller.makeDefault && row.status === "loading") this.#nextDefaults.add(key);
-      if (row.status === "ready" && this.#nextDefaults.delete(key)) writer.setDefault(row.id);
+      if (row.status === "ready" && this.#nextDefaults.delete(key)) this.#setDefault(row.id);
     }
     if (event.type === "model.need" && before?.status === "loading") this.#input.onJoined(event.id);
     if (event.type === "check.failed" || event.type === "load.failed") this.#warnIfUnheard(before, event);
@@ -238,14 +251,22 @@ export class Executor {
 
   #register(event: Extract<ManagerEvent, { type: "model.register" }>): void {
     const { id, source, settings, makeDefault, ticket, reply } = event;
-    const { declarations, table, writer } = this.#input;
+    const { declarations, table } = this.#input;
     const before = table.get(id);
     this.#decide(event, { info: reply, ticket });
     const row = table.get(id);
     if (row === before || row === undefined) return;
     // a restarted manager declares it again
-    declarations.set(id, { source, settings, isDefault: makeDefault });
-    if (makeDefault) writer.setDefault(id);
+    declarations.set(id, { source, settings, isDefault: false });
+    if (makeDefault) this.#setDefault(id);
+  }
+
+  /** A restarted manager has the same default, if it is declared. */
+  #setDefault(id: ModelId): void {
+    const { declarations, writer } = this.#input;
+    writer.setDefault(id);
+    for (const [declared, { isDefault, ...made }] of declarations)
+      if (isDefault !== (declared === id)) declarations.set(declared, { ...made, isDefault: declared === id });
   }
 
   #startCheck(id: ModelId): void {
@@ -254,6 +275,15 @@ export class Executor {
     const { incarnation, source, settings } = row;
     this.#checks.set(incarnationKey(id, incarnation), { id, incarnation });
     this.#input.tasks.check({ id, incarnation, source, settings });
+  }
+
+  /** The model is known no more: who waits for the look at its file need not wait for its end. */
+  #forgetChecks(id: ModelId): void {
+    for (const life of [...this.#checks.values()]) {
+      if (life.id !== id) continue;
+      this.#checks.delete(incarnationKey(life.id, life.incarnation));
+      this.#callers.settle("check", life, new LoadCancelledError(id));
+    }
   }
 
   #startLoad(id: ModelId, onProgress: LoadOrder["onProgress"]): void {
@@ -302,7 +332,7 @@ export class Executor {
   #sweep(): void {
     const { table, clock } = this.#input;
     const now = clock.now();
-    for (const { id } of [...table.entries()]) {
+    for (const id of [...table.expiring()]) {
       // as it is now: a listener that was told of the one before may have taken this one
       const row = table.get(id);
       if (row?.status === "ready" && isExpired(idlenessOf(row), now)) this.#unload(id, "ttl", 0);
@@ -311,17 +341,13 @@ export class Executor {
 
   #wantSweep(): void {
     const { table, sweepIntervalMs } = this.#input;
-    if (this.#closing.length > 0) return this.#sweeper.stop();
-    if (this.#room.isWaiting) return this.#sweeper.want(Math.min(WAITING_MS, sweepIntervalMs));
-    for (const { status, settings } of table.entries()) {
-      if (status === "ready" && settings.residency.ttlMs < Infinity) return this.#sweeper.want(sweepIntervalMs);
-    }
-    this.#sweeper.want(undefined);
+    if (this.#closing.length > 0) this.#sweeper.stop();
+    else if (this.#room.isWaiting) this.#sweeper.want(Math.min(WAITING_MS, sweepIntervalMs), true);
+    else this.#sweeper.want(table.expiring().size > 0 ? sweepIntervalMs : undefined);
   }
 
   #close(timeoutMs: number, reply: Reply<void>): void {
     this.#closing.push(reply);
-    this.#room.stop();
     const closed = new ClosedError(this.#input.name);
     this.#ready.fail(closed);
     for (const row of [...this.#input.table.entries()]) {

@@ -26,12 +26,16 @@ export interface RoomQueueInput {
 /** Unloads an idle model, or one in use after `timeoutMs` at most. */
 export type Evict = (id: ModelId, timeoutMs: number) => void;
 
+/** Whether a request waits for this load: then it may wait for models in use. */
+export type IsAwaited = (life: Life) => boolean;
+
+/** So many loads in line have victims looked for; those behind them are let in where they fit as it is. */
+const PLANNED = 8;
+
 /** A load that has not been let in yet. */
 interface Claimant {
   readonly request: ReserveRequest;
-  readonly since: number;
-  /** Begun by a request: it can wait for models in use. */
-  readonly isPatient: boolean;
+  since: number;
   readonly evictable: boolean;
 }
 
@@ -44,15 +48,17 @@ interface Departure {
 export class RoomQueue {
   readonly #input: RoomQueueInput;
   readonly #evict: Evict;
+  readonly #isAwaited: IsAwaited;
   /** In the order in which they came. */
   #claimants: Claimant[] = [];
   #departures: Departure[] = [];
   /** Models in use that somebody waits for, and how to stop listening. */
   readonly #watches = new Map<LiveModel, () => void>();
 
-  constructor(input: RoomQueueInput, evict: Evict) {
+  constructor(input: RoomQueueInput, evict: Evict, isAwaited: IsAwaited) {
     this.#input = input;
     this.#evict = evict;
+    this.#isAwaited = isAwaited;
   }
 
   get isWaiting(): boolean {
@@ -64,9 +70,8 @@ export class RoomQueue {
     const { table, writer, now } = this.#input;
     writer.setDevices(request.devices, request.asOf);
     const row = table.get(request.id);
-    const isPatient = row?.load?.trigger === "request";
     const evictable = row?.settings.residency.evictable ?? true;
-    this.#claimants.push({ request, since: now(), isPatient, evictable });
+    this.#claimants.push({ request, since: now(), evictable });
   }
 
   /** The engine had no room although the plan said that there is: one more model goes that has some of what was full. */
@@ -108,23 +113,22 @@ export class RoomQueue {
     this.#watchBusy();
   }
 
-  /** Listens to nobody any more. */
-  stop(): void {
-    for (const stop of this.#watches.values()) stop();
-    this.#watches.clear();
-  }
-
   /** The models in use that it waits for; `undefined` once it has been answered. `ahead`: who came before and waits still. */
   #serve(claimant: Claimant, ahead: readonly Ahead[]): readonly Tenant[] | undefined {
-    const { request, since, isPatient } = claimant;
-    const { now, maxWaitMs } = this.#input;
+    const { request } = claimant;
+    const { table, now, maxWaitMs } = this.#input;
     if (!this.#isLoading(request)) {
       request.reply.fail(new LoadCancelledError(request.id));
       return undefined;
     }
+    const isPatient = table.get(request.id)?.load?.trigger === "request" || this.#isAwaited(request);
+    // a clock that was set back must not make it wait for longer
+    claimant.since = Math.min(claimant.since, now());
+    const waitedMs = now() - claimant.since;
+    const isFar = isPatient && ahead.length >= PLANNED && waitedMs < 2 * maxWaitMs;
     const input = this.#roomFor(claimant, ahead);
-    const plan = planRoom(input, this.#mayEvict);
-    const waitedMs = now() - since;
+    const plan = planRoom(input, this.#mayEvict && !isFar);
+    if (isFar && plan.outcome !== "fits") return [];
     switch (plan.outcome) {
       case "fits":
         this.#grant(request);
@@ -225,17 +229,17 @@ export class RoomQueue {
   #watchBusy(): void {
     const { table, onIdle } = this.#input;
     const busy = new Set<LiveModel>();
-    if (this.#claimants.length > 0)
-      for (const { status, live } of table.entries()) if (status === "ready" && live) busy.add(live);
+    if (this.isWaiting) {
+      for (const { modelId, fate, isReady } of this.#tenants()) {
+        const live = fate === "busy" && isReady ? table.get(modelId)?.live : undefined;
+        if (live) busy.add(live);
+      }
+    }
     for (const [live, stop] of this.#watches) {
       if (busy.has(live)) continue;
       this.#watches.delete(live);
       stop();
     }
-    for (const live of busy) {
-      // what is ready again after an unload has to be told again
-      live.block.watch(true);
-      if (!this.#watches.has(live)) this.#watches.set(live, live.watchIdle(onIdle));
-    }
+    for (const live of busy) if (!this.#watches.has(live)) this.#watches.set(live, live.watchIdle(onIdle));
   }
 }

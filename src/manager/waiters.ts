@@ -17,8 +17,8 @@ export class Waiters<T> {
     this.#waiting.set(key, group);
   }
 
-  has(life: Life): boolean {
-    return this.#waiting.has(incarnationKey(life.id, life.incarnation));
+  of(life: Life): readonly T[] {
+    return this.#waiting.get(incarnationKey(life.id, life.incarnation))?.waiters.map(({ who }) => who) ?? [];
   }
 
   /** Those who wait here for one life wait there for another. */

@@ -14,6 +14,7 @@ import { ModelEvents } from "../manager/emitter.js";
 import { unreleasedMemory } from "../manager/memory/report.js";
 import { MetricsRecorder } from "../manager/metrics/recorder.js";
 import { ModelManagerClient } from "../manager/model-manager.js";
+import { MAX_DELAY_MS } from "../manager/option-parts.js";
 import { checkSupervisorOptions, loadSettings } from "../manager/options.js";
 import type { Declared } from "../manager/protocol.js";
 import { TotalQueue } from "../manager/queue-limit.js";
@@ -154,7 +155,8 @@ async function closeAll(tree: Tree, name: string, timeoutMs: number, clock: Cloc
   let timer: unknown;
   const deadline = new Promise<void>((resolve) => {
     const lastMs = timeoutMs + 2 * DISPOSE_DEADLINE_MS;
-    if (lastMs < Infinity) timer = clock.setTimeout(resolve, lastMs);
+    // beyond it a timer would end at once
+    if (lastMs <= MAX_DELAY_MS) timer = clock.setTimeout(resolve, lastMs);
   });
   await Promise.race([unloadAll(tree, name, timeoutMs), deadline]);
   if (timer !== undefined) clock.clearTimeout(timer);

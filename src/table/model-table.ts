@@ -7,6 +7,8 @@ export interface ModelTable {
   get(id: ModelId): Entry | undefined;
   entries(): Iterable<Entry>;
   defaultId(): ModelId | undefined;
+  /** Ready models with a TTL. */
+  expiring(): ReadonlySet<ModelId>;
   reservation(id: ModelId, incarnation: number): Reservation | undefined;
   reservations(): Iterable<Reservation>;
   /** How many reservations have been measured so far. */
@@ -46,6 +48,7 @@ export function createModelTable(
 ): { table: ModelTable; writer: TableWriter } {
   const rows = new Map<ModelId, Entry>();
   const reserved = new Map<string, Reservation>();
+  const expiring = new Set<ModelId>();
   let defaultId: ModelId | undefined;
   let seenDevices = devices;
   let seenAsOf = 0;
@@ -61,6 +64,7 @@ export function createModelTable(
       get: (id) => rows.get(id),
       entries: () => rows.values(),
       defaultId: () => defaultId,
+      expiring: () => expiring,
       reservation: (id, incarnation) => reserved.get(incarnationKey(id, incarnation)),
       reservations: () => reserved.values(),
       measuredCount: () => measured,
@@ -74,12 +78,15 @@ export function createModelTable(
         if (before?.live !== entry.live) closeAdmission(before);
         const row = Object.freeze({ ...entry });
         rows.set(entry.id, row);
+        if (row.status === "ready" && row.settings.residency.ttlMs < Infinity) expiring.add(row.id);
+        else expiring.delete(row.id);
         row.live?.block.moveTo(row.status === "ready" ? LifeState.READY : LifeState.CLOSED);
         return row;
       },
       delete(id) {
         closeAdmission(rows.get(id));
         rows.delete(id);
+        expiring.delete(id);
       },
       setDefault(id) {
         defaultId = id;

@@ -1,3 +1,6 @@
+import { execFile } from "node:child_process";
+import path from "node:path";
+import { promisify } from "node:util";
 import { describe, expect, it } from "vitest";
 import { InsufficientMemoryError } from "../../src/index.js";
 import type { ModelDeclaration, ModelManager, ModelSupervisorOptions } from "../../src/index.js";
@@ -246,6 +249,71 @@ describe("a load that does not fit", () => {
     await use(started, "a", "b", "a");
 
     expect(started.backend.log).toEqual(["start a", "dispose a", "start b", "dispose b", "start a"]);
+  });
+});
+
+describe("a load that waits for models in use", () => {
+  it("waits also when it was begun by hand, once a request has joined it", async () => {
+    const started = await startSmall({ a: 6, b: 6 });
+    const lease = await started.models.acquire("a");
+    const gate = started.backend.hold("estimate", "b");
+    const byHand = started.models.load("b");
+    await gate.arrived();
+    const request = started.models.generate("b", "hi");
+    gate.open();
+    await settle();
+    lease.release();
+
+    expect((await request).modelId).toBe("b");
+    expect(await byHand).toMatchObject({ status: "ready" });
+  });
+
+  it("takes the one with the higher priority when they have had their time", async () => {
+    const started = await startSmall(
+      { keep: 5, go: 5, c: 5 },
+      { keep: { evictionPriority: -5 }, go: { evictionPriority: 5 } },
+    );
+    const { models, clock } = started;
+    const leases = [await models.acquire("go"), await models.acquire("keep")];
+    const request = models.generate("c", "hi");
+    await settle();
+    clock.increment(31_000);
+    await settle();
+
+    expect([models.info("keep")?.status, models.info("go")?.status]).toEqual(["ready", "unloading"]);
+    for (const lease of leases) lease.release();
+    await request;
+  });
+
+  it("may be tried again when it was refused at last", async () => {
+    const { models, clock } = await startSmall({ a: 6, b: 6 });
+    using _lease = await models.acquire("a");
+    const request = rejection(models.generate("b", "hi"));
+    for (let second = 0; second < 61; second++) {
+      await settle();
+      clock.increment(1_000);
+    }
+
+    expect(await request).toMatchObject({ code: "insufficient_memory", retryable: true });
+  });
+
+  it("keeps the process alive, which idle models do not", async () => {
+    const script = `
+      import { ModelSupervisor } from ${JSON.stringify(path.join(import.meta.dirname, "../../src/index.ts"))};
+      import { FakeBackend } from ${JSON.stringify(path.join(import.meta.dirname, "../../src/testing/index.ts"))};
+      const backend = new FakeBackend({ models: { a: { ramBytes: 6 }, b: { ramBytes: 6 } } });
+      const models = await ModelSupervisor.start({ backend, memoryBudget: 10, overBudget: "evict-idle", maxWaitMs: 300 });
+      await models.register("b", "b", { ttlMs: 60_000 });
+      await models.load("a", "a");
+      console.log((await models.generate("b", "x")).modelId);
+    `;
+    const { stdout } = await promisify(execFile)(
+      process.execPath,
+      ["--import", "tsx", "--input-type=module", "--eval", script],
+      { cwd: path.join(import.meta.dirname, "../.."), timeout: 20_000 },
+    );
+
+    expect(stdout).toBe("b\n");
   });
 });
 

@@ -818,3 +818,20 @@ describe("close", () => {
     expect(await waiting).toMatchObject({ code: "closed" });
   });
 });
+
+describe("register", () => {
+  it("is answered when its model is loaded by a request and removed while the file is looked at", async () => {
+    const { models, backend } = await startTestSupervisor();
+    const check = backend.hold("resolve", "a", { ignoreAbort: true });
+    const registered = rejection(models.register("a", "a"));
+    await check.arrived();
+    const request = rejection(models.generate("a", "hi"));
+    await settle();
+    const removed = models.remove("a");
+
+    expect(await request).toMatchObject({ code: "load_cancelled" });
+    expect(await registered).toMatchObject({ code: "load_cancelled" });
+    check.open();
+    await removed;
+  });
+});

@@ -80,6 +80,24 @@ describe("ModelSupervisor.start and get", () => {
   });
 });
 
+describe("close", () => {
+  it("waits for requests with the longest time that is allowed, for which no timer is long enough", async () => {
+    const backend = new FakeBackend();
+    const models = await ModelSupervisor.start({ name: "longest", memoryBudget: "unlimited", backend });
+    await models.load("a", "a");
+    const gate = backend.hold("generate", "a");
+    const request = models.generate("a", "hi");
+    await gate.arrived();
+    const closed = models.close({ timeoutMs: 2 ** 31 - 1 });
+    // a timer that overflows ends after a millisecond
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect(models.info("a")?.status).toBe("unloading");
+    gate.open();
+
+    await Promise.all([request, closed]);
+  });
+});
+
 describe("tree", () => {
   it("is not ready any more once the supervisor is closing or has ended", async () => {
     const { models } = await startTestSupervisor({ models: [{ id: "a", source: "a" }] });

@@ -112,4 +112,19 @@ describe("a restarted manager", () => {
 
     expect(models.info("a")?.status).toBe("registered");
   });
+
+  it("keeps the default that setDefault chose", async () => {
+    const started = await startTestSupervisor({
+      models: [
+        { id: "a", source: "a", loadPolicy: "lazy", default: true },
+        { id: "b", source: "b", loadPolicy: "lazy" },
+      ],
+    });
+    await started.models.setDefault("b");
+
+    await restartManager(started);
+    await settle();
+
+    expect(started.models.defaultId()).toBe("b");
+  });
 });

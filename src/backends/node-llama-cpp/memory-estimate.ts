@@ -32,6 +32,8 @@ export function insights(model: GgufModel, llama: Llama): Promise<GgufInsights> 
   if (known !== undefined) return known;
   const made = import("node-llama-cpp").then((library) => library.GgufInsights.from(model.info, llama));
   insightsOf.set(model, made);
+  // a failure is not kept: the header may be for as long as the model is known
+  made.catch(() => insightsOf.delete(model));
   return made;
 }
 

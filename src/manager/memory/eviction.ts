@@ -15,10 +15,11 @@ export interface Candidate {
 }
 
 /**
- * So many sets of one rank are tried: all that there are of a dozen models. Where there are more, a set is exact as long
- * as it is small (one model of 4,000, two of 90), and otherwise greedy: never more than needed, maybe not the fewest.
+ * So many sets of one rank are tried: all that there are of eight models. Where there are more, a set is exact as long
+ * as it is small (one model of 256, two of 22), and otherwise greedy: never more than needed, maybe not the fewest. The
+ * event loop stands still meanwhile, and each try looks at all models.
  */
-const MAX_TRIES = 2 ** 12;
+const MAX_TRIES = 2 ** 8;
 
 /**
  * The victims to be unloaded so that `isEnough`, in the order in which they go; `undefined` if all of them together are

@@ -57,9 +57,12 @@ export interface Refusal {
   readonly device: Device;
   readonly requiredBytes: number;
   readonly availableBytes: number;
-  /** What models hold there that may be evicted, now or when they fall idle. */
+  /** What models hold there that may be evicted, now or when they fall idle, or that are being unloaded. */
   readonly evictableBytes: number;
 }
+
+/** More than any two priorities are apart. */
+const BEHIND_IDLE = 4e9;
 
 /** `mayEvict`: false where nothing may be unloaded for it. */
 export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
@@ -79,7 +82,9 @@ export function planRoom(input: RoomInput, mayEvict: boolean): RoomPlan {
   const lasting = ahead.filter(({ evictable }) => !evictable);
   if (!fitsWithout({ ...input, ahead: lasting }, [...idle, ...busy])) return { outcome: "refuse" };
   // those that are idle already go first
-  const ready = busy.filter(({ isReady }) => isReady).map((tenant) => ({ ...tenant, evictionPriority: -Infinity }));
+  const ready = busy
+    .filter(({ isReady }) => isReady)
+    .map((tenant) => ({ ...tenant, evictionPriority: tenant.evictionPriority - BEHIND_IDLE }));
   const chosen = victimsOf([...idle, ...ready], devices, fits) ?? [];
   return { outcome: "busy", victims: chosen };
 }
@@ -89,7 +94,7 @@ export function refusalOf({ pools, tenants, ahead, ...wanted }: RoomInput): Refu
   const fit = checkFit(wanted, pools, [...tenants, ...ahead.map(asClaim)]);
   const device = fit.fits ? "total" : fit.device;
   const { requiredBytes, availableBytes } = fit;
-  return { device, requiredBytes, availableBytes, evictableBytes: evictableOn(device, tenants, ["idle", "busy"]) };
+  return { device, requiredBytes, availableBytes, evictableBytes: evictableOn(device, tenants, ["idle", "busy", "leaves"]) };
 }
 
 /** What models of these fates hold on a device. */

@@ -67,13 +67,13 @@ describe("planRoom", () => {
     ["waits for what is in use", load(6, [busy]), "busy busy"],
     ["waits for no idle one that is not needed", load(8, [busy, tenant("a", "idle", 2)]), "busy busy"],
     [
-      "takes idle ones before those in use",
+      "takes idle ones before those in use, and of these the ones with the highest priority",
       load(7, [
         tenant("a", "idle", 3, { lastUsedAt: 9 }),
         tenant("b", "busy", 3),
         tenant("c", "busy", 3, { lastUsedAt: 1, evictionPriority: 5 }),
       ]),
-      "busy a,b",
+      "busy a,c",
     ],
     ["takes both where both are needed", load(9, [busy, tenant("a", "idle", 4)]), "busy a,busy"],
     ["waits for a load under way, which cannot be told to go", load(6, [{ ...busy, isReady: false }]), "busy"],
