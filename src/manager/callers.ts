@@ -40,13 +40,13 @@ export class Callers {
     if (info ?? lease ?? done) this.#waiting[what].add(life, caller, caller.ticket);
   }
 
-  has(what: Awaited, life: Life): boolean {
-    return this.#waiting[what].of(life).length > 0;
+  of(what: Awaited, life: Life): readonly Caller[] {
+    return this.#waiting[what].of(life);
   }
 
   /** Whether a request waits for this load. */
   wantLease(life: Life): boolean {
-    return this.#waiting.load.of(life).some(({ lease }) => lease !== undefined);
+    return this.of("load", life).some(({ lease }) => lease !== undefined);
   }
 
   /** Those who waited for what follows on one life wait for the load of another. */

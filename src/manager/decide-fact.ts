@@ -123,7 +123,7 @@ function decideExpired(
     };
   }
   return {
-    row: { ...current, status: "ready", leaving: undefined, wanted: false },
+    row: { ...current, status: "ready", leaving: undefined, wanted: undefined },
     actions: [
       ...settleNext(current),
       emitReady(current, now),
@@ -150,7 +150,7 @@ function decideStuck(
       disposal: "stuck",
       // once it has ended all the same
       onDemand: current.leaving === undefined ? current.onDemand : comesBack(current),
-      wanted: false,
+      wanted: undefined,
     },
     actions: [emitError(current, error), ...settleNext(current, new NotReadyError(current.id, "error", error)), settle],
   };
@@ -175,16 +175,18 @@ function decideReleased(
 function next(row: Entry | undefined, before: Entry, actions: readonly Action[], numbers: Numbers): Decision {
   if (!before.wanted) return { row, actions };
   const { id, incarnation, error } = before;
-  const idle = row && { ...row, wanted: false };
+  const idle = row && { ...row, wanted: undefined };
   const refuse = (reason: ModelSupervisorError): Decision => ({
     row: idle,
     actions: [...actions, ...settleNext(before, reason)],
   });
   if (idle === undefined) return refuse(new NotLoadedError(id));
-  if (!idle.onDemand) return refuse(new NotReadyError(id, idle.status, error));
-  const retryAfterMs = waitMs(idle.failures, numbers.now);
-  if (retryAfterMs > 0) return refuse(cachedFailure(idle, retryAfterMs));
-  const begun = beginLoad(idle, "request", numbers);
+  if (before.wanted === "request") {
+    if (!idle.onDemand) return refuse(new NotReadyError(id, idle.status, error));
+    const retryAfterMs = waitMs(idle.failures, numbers.now);
+    if (retryAfterMs > 0) return refuse(cachedFailure(idle, retryAfterMs));
+  }
+  const begun = beginLoad(idle, before.wanted, numbers);
   return {
     row: begun.row,
     actions: [...actions, { do: "follow", from: incarnation, to: numbers.incarnation }, ...begun.actions],

@@ -56,7 +56,10 @@ function decideLoad(row: Entry | undefined, command: Command<"model.load">, numb
   const wanted = source && blank(id, source.source, source.settings, row?.declared ?? false);
   const subject = wanted ?? row;
   if (subject === undefined) return answer(row, new NotLoadedError(id));
-  return withCaller(beginLoad(subject, trigger, numbers), row, numbers);
+  // two lives of one model would need its memory twice
+  if (row?.disposal === "running")
+    return awaitNext({ ...row, source: subject.source, settings: subject.settings }, "call");
+  return withCaller(beginLoad(subject, trigger, numbers), numbers);
 }
 
 /** A declared model keeps its own source; what is in error without being declared may be replaced. */
@@ -65,10 +68,8 @@ function mayLoad(row: Entry, withSource: boolean): boolean {
   return idle && !(withSource && row.declared);
 }
 
-/** The caller waits for this load, and so does everyone who waited for what follows on the last life. */
-function withCaller({ row, actions }: Decision, before: Entry | undefined, { incarnation }: Numbers): Decision {
-  const follow: Action[] = before?.wanted ? [{ do: "follow", from: before.incarnation, to: incarnation }] : [];
-  return { row, actions: [{ do: "await", what: "load", incarnation }, ...follow, ...actions] };
+function withCaller({ row, actions }: Decision, { incarnation }: Numbers): Decision {
+  return { row, actions: [{ do: "await", what: "load", incarnation }, ...actions] };
 }
 
 /** A request needs the model: it joins a load, begins one, waits for the end of an unload, or cannot be helped. */
@@ -80,24 +81,24 @@ function decideNeed(row: Entry | undefined, { id }: Command<"model.need">, numbe
     case "loading":
       return { row, actions: [{ do: "await", what: "load", incarnation: row.incarnation }] };
     case "unloading":
-      return comesBack(row) ? awaitNext(row) : answer(row, new NotReadyError(id, row.status));
+      return comesBack(row) ? awaitNext(row, "request") : answer(row, new NotReadyError(id, row.status));
     case "registered":
       if (!row.onDemand) return answer(row, new NotReadyError(id, row.status));
-      if (row.disposal === "running") return awaitNext(row);
-      return withCaller(beginLoad(row, "request", numbers), row, numbers);
+      if (row.disposal === "running") return awaitNext(row, "request");
+      return withCaller(beginLoad(row, "request", numbers), numbers);
     case "error": {
       if (!row.onDemand || row.disposal === "stuck") return answer(row, new NotReadyError(id, row.status, row.error));
       const retryAfterMs = waitMs(row.failures, numbers.now);
       if (retryAfterMs > 0) return answer(row, cachedFailure(row, retryAfterMs));
-      if (row.disposal === "running") return awaitNext(row);
-      return withCaller(beginLoad(row, "request", numbers), row, numbers);
+      if (row.disposal === "running") return awaitNext(row, "request");
+      return withCaller(beginLoad(row, "request", numbers), numbers);
     }
   }
 }
 
-function awaitNext(row: Entry): Decision {
+function awaitNext(row: Entry, by: "request" | "call"): Decision {
   return {
-    row: { ...row, wanted: true },
+    row: { ...row, wanted: row.wanted === "call" ? "call" : by },
     actions: [{ do: "await", what: "next", incarnation: row.incarnation }],
   };
 }
@@ -110,7 +111,7 @@ function decideAbandoned(row: Entry | undefined, { incarnation }: Command<"load.
     // nobody asked for the model to be gone: the next request brings it back as it would have before
     return { ...cancelled, row: cancelled.row && { ...cancelled.row, onDemand: row.onDemand } };
   }
-  return { row: row.wanted ? { ...row, wanted: false } : row, actions: [] };
+  return { row: row.wanted ? { ...row, wanted: undefined } : row, actions: [] };
 }
 
 function decideUnload(row: Entry | undefined, command: Command<"model.unload">, { order, now }: Numbers): Decision {
@@ -122,7 +123,7 @@ function decideUnload(row: Entry | undefined, command: Command<"model.unload">, 
     case "registered": {
       // what went by itself would come back; what somebody unloads stays away
       const { onDemand } = blank(id, row.source, row.settings, row.declared);
-      const idle = { ...row, wanted: false, onDemand };
+      const idle = { ...row, wanted: undefined, onDemand };
       const checks = forget
         ? [{ do: "settle", what: "check", incarnation, error: new LoadCancelledError(id) } as const]
         : [];

@@ -80,7 +80,7 @@ export function blank(id: string, source: string, settings: Entry["settings"], d
     live: undefined,
     error: undefined,
     onDemand: declared && settings.residency.loadPolicy === "lazy",
-    wanted: false,
+    wanted: undefined,
     failures: undefined,
     load: undefined,
     loadedAt: undefined,

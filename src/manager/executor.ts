@@ -190,7 +190,6 @@ export class Executor {
       if (row.incarnation === incarnation) writer.takeIncarnation();
       writer.put(row);
       const key = incarnationKey(row.id, row.incarnation);
-      if (caller.makeDefault && row.status === "loading") this.#nextDefaults.add(key);
       if (row.status === "ready" && this.#nextDefaults.delete(key)) this.#setDefault(row.id);
     }
     if (event.type === "model.need" && before?.status === "loading") this.#input.onJoined(event.id);
@@ -201,7 +200,8 @@ export class Executor {
   /** A declared model turned out to be no good when nobody had asked for it yet. */
   #warnIfUnheard(row: Entry | undefined, fact: Extract<LifecycleEvent, { readonly error: unknown }>): void {
     if (row?.declared !== true) return;
-    const isUnheard = fact.type === "check.failed" ? !this.#callers.has("check", row) : row.load?.trigger === "eager";
+    const isUnheard =
+      fact.type === "check.failed" ? this.#callers.of("check", row).length === 0 : row.load?.trigger === "eager";
     if (isUnheard) this.#input.warn(`Declared model "${row.id}" cannot be loaded.`, fact.error);
   }
 
@@ -225,7 +225,7 @@ export class Executor {
         this.#startCheck(id);
         break;
       case "start-load":
-        this.#startLoad(id, caller.onProgress);
+        this.#startLoad(id);
         break;
       case "abort-load":
         tasks.abortLoad({ id, incarnation: action.incarnation });
@@ -286,10 +286,16 @@ export class Executor {
     }
   }
 
-  #startLoad(id: ModelId, onProgress: LoadOrder["onProgress"]): void {
+  /** For those who wait for it by then. */
+  #startLoad(id: ModelId): void {
     const row = this.#input.table.get(id);
     if (row === undefined) return;
     const { incarnation, source, settings } = row;
+    const callers = this.#callers.of("load", row);
+    if (callers.some(({ makeDefault }) => makeDefault)) this.#nextDefaults.add(incarnationKey(id, incarnation));
+    const listeners = callers.flatMap(({ onProgress }) => onProgress ?? []);
+    const onProgress: LoadOrder["onProgress"] =
+      listeners.length === 0 ? undefined : (...progress) => listeners.forEach((listener) => listener(...progress));
     this.#books.begin({ id, incarnation });
     this.#input.tasks.load({ id, incarnation, source, settings, onProgress });
   }
@@ -306,7 +312,7 @@ export class Executor {
     for (const row of [...table.entries()]) {
       if (!row.wanted) continue;
       this.#callers.drop("next", row);
-      writer.put({ ...row, wanted: false });
+      writer.put({ ...row, wanted: undefined });
     }
     for (const { id, incarnation } of this.#books.busyLives()) {
       const row = table.get(id);
@@ -354,7 +360,7 @@ export class Executor {
       const { id, incarnation, status, wanted } = row;
       // nothing is loaded any more
       this.#callers.settle("next", { id, incarnation }, closed);
-      if (wanted) this.#input.writer.put({ ...row, wanted: false });
+      if (wanted) this.#input.writer.put({ ...row, wanted: undefined });
       if (status === "registered" || status === "error") continue;
       this.#decide({ type: "model.unload", id, timeoutMs, force: true, forget: false, reason: "close" }, {});
     }

@@ -56,8 +56,8 @@ export interface Entry {
   readonly error: ModelSupervisorError | undefined;
   /** A request loads it: it is declared and lazy, or it went by its TTL or to make room. */
   readonly onDemand: boolean;
-  /** Somebody waits for its next life, which begins when the memory of this one is free. */
-  readonly wanted: boolean;
+  /** Who waits for its next life, which begins when the memory of this one is free: requests, or somebody who loads it. */
+  readonly wanted: "request" | "call" | undefined;
   /** Loads that failed one after the other, and lives that ended early in a crash. */
   readonly failures: Failures | undefined;
   /** Why the last load was begun, and when. */

@@ -732,3 +732,57 @@ describe("typed errors", () => {
     });
   });
 });
+
+describe("a load by hand", () => {
+  it("waits until what is left of the last life is given back, and needs no room for both", async () => {
+    const progress: string[] = [];
+    const { models, backend } = await startTestSupervisor({
+      memoryBudget: 10,
+      fake: { models: { a: { ramBytes: 6 } } },
+      models: [{ id: "a", source: "a" }],
+    });
+    await models.ready();
+    const disposal = backend.hold("dispose");
+    backend.crash("a");
+    await disposal.arrived();
+
+    const loading = models.load("a", undefined, { onProgress: ({ phase }) => void progress.push(phase) });
+    await settle();
+    expect(backend.log).toEqual(["start a"]);
+    disposal.open();
+
+    expect(await loading).toMatchObject({ status: "ready" });
+    expect(backend.maxLiveCopies).toBe(1);
+    expect(progress).toContain("start");
+  });
+
+  it("takes the new source of a model that was not declared, and makes it the default", async () => {
+    const { models, backend } = await startTestSupervisor();
+    await models.load("a", "old");
+    const disposal = backend.hold("dispose");
+    backend.crash("a");
+    await disposal.arrived();
+
+    const loading = models.load("a", "new", { default: true });
+    disposal.open();
+
+    expect(await loading).toMatchObject({ source: "new", status: "ready" });
+    expect(models.defaultId()).toBe("a");
+  });
+
+  it("is not begun for somebody who has left meanwhile", async () => {
+    const { models, backend } = await startTestSupervisor({ models: [{ id: "a", source: "a" }] });
+    await models.ready();
+    const disposal = backend.hold("dispose");
+    backend.crash("a");
+    await disposal.arrived();
+    const leave = new AbortController();
+    const loading = rejection(models.load("a", undefined, { signal: leave.signal }));
+    leave.abort(new DOMException("left", "AbortError"));
+    await loading;
+    disposal.open();
+    await settle();
+
+    expect(backend.log).toEqual(["start a", "dispose a"]);
+  });
+});

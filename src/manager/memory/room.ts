@@ -94,7 +94,12 @@ export function refusalOf({ pools, tenants, ahead, ...wanted }: RoomInput): Refu
   const fit = checkFit(wanted, pools, [...tenants, ...ahead.map(asClaim)]);
   const device = fit.fits ? "total" : fit.device;
   const { requiredBytes, availableBytes } = fit;
-  return { device, requiredBytes, availableBytes, evictableBytes: evictableOn(device, tenants, ["idle", "busy", "leaves"]) };
+  return {
+    device,
+    requiredBytes,
+    availableBytes,
+    evictableBytes: evictableOn(device, tenants, ["idle", "busy", "leaves"]),
+  };
 }
 
 /** What models of these fates hold on a device. */
