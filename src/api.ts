@@ -81,7 +81,7 @@ export interface ModelSupervisorOptions {
   /**
    * With `"evict-idle"`: how long a load waits for models in use to fall idle by themselves, and how long one that was just
    * loaded is kept for its first request. Then models in use take no more requests until it is loaded; after the same time
-   * once more the load is refused. Milliseconds, default 30,000.
+   * once more the load is refused. It also ends the waits of requests for memory that a model in use is to give back. Milliseconds, default 30,000.
    */
   readonly maxWaitMs?: number | undefined;
   /** The `ttlMs` of models that have none of their own. Default `Infinity`. */

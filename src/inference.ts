@@ -90,8 +90,8 @@ export interface GenerateOptions extends SamplingOptions, RequestOptions {
    */
   readonly priority?: Priority | undefined;
   /**
-   * Streams only: milliseconds after which a stream is aborted (`request_aborted`) whose consumer does not read, counted
-   * from when 64 KiB of text lie unread and the model therefore pauses. Default 60,000.
+   * Streams only: milliseconds after which a stream that still runs is aborted (`request_aborted`) when its consumer, who has
+   * begun to read, leaves lying what is there to be read. Default 60,000; `Infinity` never.
    */
   readonly idleConsumerMs?: number | undefined;
   /**

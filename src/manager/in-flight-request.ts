@@ -13,9 +13,11 @@ import type { DispatchOptions } from "./request-options.js";
 export interface Consumer {
   readonly onPart: (part: GenerationPart) => void;
   readonly left: AbortSignal;
+  /** True while something lies unread. */
+  readonly hasUnread: boolean;
   /** True while so much lies unread that no more is to be produced. */
   readonly isBehind: boolean;
-  /** Set by who runs the request; called when `isBehind` has changed, and for each piece that is read meanwhile. */
+  /** Set by who runs the request; called when one of these has changed, and for each piece that is read. */
   onPace: (() => void) | undefined;
 }
 
@@ -46,6 +48,7 @@ export class InFlightRequest implements BackingRequest, Abortable {
   /** How to stop listening to those who may end it. */
   readonly #stops: (() => void)[] = [];
   #idleTimer: unknown;
+  #wasBehind = false;
 
   constructor(input: InFlightInput) {
     const { modelId, options, consumer, clock } = input;
@@ -94,13 +97,14 @@ export class InFlightRequest implements BackingRequest, Abortable {
     consumer.onPace = undefined;
   }
 
-  /** The model goes on when the reader has caught up; when that takes too long, the request is ended. */
+  /** The model goes on when the reader has caught up. A reader who leaves something unread for too long has gone. */
   #onPace(consumer: Consumer): void {
     const { modelId, options, clock } = this.#input;
     const { idleConsumerMs = DEFAULT_IDLE_CONSUMER_MS } = options;
     this.#stopIdling();
-    if (!consumer.isBehind) this.onResume?.();
-    else if (idleConsumerMs < Infinity) {
+    if (this.#wasBehind && !consumer.isBehind) this.onResume?.();
+    this.#wasBehind = consumer.isBehind;
+    if (consumer.hasUnread && idleConsumerMs < Infinity) {
       const detail = `the consumer of its stream has read nothing for ${idleConsumerMs} ms`;
       const expire = () => this.abort(new RequestAbortedError(modelId, detail));
       this.#idleTimer = clock.setTimeout(expire, idleConsumerMs);

@@ -55,6 +55,7 @@ import {
 } from "./options.js";
 import { planLoad } from "./plan-load.js";
 import { checkRequestOptions, checkWaitOptions } from "./request-options.js";
+import type { Held } from "./protocol.js";
 import { isEager } from "./readiness.js";
 import { RequestEvents } from "./request-events.js";
 import { within } from "./within.js";
@@ -283,9 +284,16 @@ export class ModelManagerClient implements ModelManager {
     const { waitForLoad, ...wait } = checkRequestOptions(options);
     wait.signal?.throwIfAborted();
     const target = this.#target(id);
-    const held =
-      target.hold(waitForLoad) ?? (await within(wait, target.modelId, clock, (signal) => target.wait(signal)));
+    const held = target.hold(waitForLoad) ?? (await this.#waitFor(target, wait));
     return new ModelLease(held, clock, this.#inference);
+  }
+
+  async #waitFor(target: ModelTarget, wait: WaitOptions): Promise<Held> {
+    const { clock, metrics } = this.#input;
+    const since = clock.now();
+    const held = await within(wait, target.modelId, clock, (signal) => target.wait(signal));
+    metrics.coldStart(target.modelId, clock.now() - since);
+    return held;
   }
 
   async plan(source: ModelSource, options: ModelOptions = {}): Promise<LoadPlan> {

@@ -37,10 +37,15 @@ export class PartBuffer implements Consumer {
     return this.#isBehind;
   }
 
+  get hasUnread(): boolean {
+    return this.#isRead && this.#parts.length > 0;
+  }
+
   /** From now on somebody reads. Before, nobody can be behind: who awaits the result alone reads nothing. */
   beginReading(): void {
     this.#isRead = true;
     this.#updatePace();
+    this.onPace?.();
   }
 
   readonly onPart = (part: GenerationPart): void => {
@@ -52,6 +57,7 @@ export class PartBuffer implements Consumer {
     }
     this.#parts.push(part);
     this.#count(part, 1);
+    if (this.#isRead && this.#parts.length === 1) this.onPace?.();
   };
 
   /** One promise for each piece, and none on the way: a fast model has some thousand of them in a second. */
@@ -99,9 +105,8 @@ export class PartBuffer implements Consumer {
   #take(): GenerationPart | undefined {
     const part = this.#parts.shift();
     if (part === undefined) return undefined;
-    const wasBehind = this.#isBehind;
     this.#count(part, -1);
-    if (wasBehind && this.#isBehind) this.onPace?.();
+    this.onPace?.();
     return part;
   }
 
@@ -114,7 +119,7 @@ export class PartBuffer implements Consumer {
     const isBehind = this.#isRead && this.#unreadBytes > (this.#isBehind ? RESUME_BYTES : FULL_BYTES);
     if (isBehind === this.#isBehind) return;
     this.#isBehind = isBehind;
-    this.onPace?.();
+    if (isBehind) this.onPace?.();
   }
 }
 

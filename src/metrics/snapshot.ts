@@ -28,7 +28,7 @@ export interface ModelMetrics {
   readonly joinedLoads: number;
   /** How long loads took that made the model ready, waits for room included. */
   readonly loadSeconds: SecondsHistogram;
-  /** How long requests waited that had to wait for their model, and got it. */
+  /** How long requests and `acquire` waited that had to wait for their model, and got it. */
   readonly coldStartSeconds: SecondsHistogram;
   /** How long requests waited for a slot. Of generations and chats that came to their end. */
   readonly queueSeconds: SecondsHistogram;

@@ -48,6 +48,43 @@ describe("a stream whose consumer is slow", () => {
     await reader.return?.();
   });
 
+  it("gives its lease back by idleConsumerMs, however little lies unread while the model goes on", async () => {
+    const { models, backend, clock } = await startTestSupervisor();
+    await models.load("a", "a.gguf");
+    const tokens = backend.hold("token");
+    const reader = models.stream("a", "go", { idleConsumerMs: 5_000 })[Symbol.asyncIterator]();
+    const first = reader.next();
+    await tokens.arrived();
+    tokens.pass();
+    await first;
+    await settle();
+    tokens.pass(); // the second word lies unread, and the model is at the third
+    await settle();
+
+    clock.increment(4_999);
+    await settle();
+    expect(models.info("a")?.leases).toBe(1);
+    clock.increment(1);
+    await settle();
+
+    expect(models.info("a")?.leases).toBe(0);
+  });
+
+  it("may take its time where nothing is there to be read", async () => {
+    const { models, backend, clock } = await startTestSupervisor();
+    await models.load("a", "a.gguf");
+    const tokens = backend.hold("token");
+    const stream = models.stream("a", "go", { idleConsumerMs: 5_000 });
+    const reader = stream[Symbol.asyncIterator]();
+    const first = reader.next();
+    await tokens.arrived();
+    clock.increment(60_000);
+    tokens.open();
+
+    expect(await first).toMatchObject({ done: false });
+    await stream.result;
+  });
+
   it("is aborted when it reads nothing for idleConsumerMs, with what was read still right", async () => {
     const started = await withLongAnswers();
     const stream = started.models.stream("a", "go", { idleConsumerMs: 5_000 });
