@@ -5,6 +5,7 @@ import { infoOf } from "../table/entry.js";
 import type { Entry } from "../table/entry.js";
 import type { ModelTable } from "../table/model-table.js";
 import type { Awaited } from "./decision.js";
+import { Handover } from "./handover.js";
 import type { Held, Life, Reply } from "./protocol.js";
 import type { LoadOrder } from "./tasks.js";
 import { Waiters } from "./waiters.js";
@@ -83,7 +84,9 @@ export class Callers {
   #giveLease(id: ModelId, entry: Entry | undefined, reply: Reply<Held>): void {
     const live = entry?.live;
     if (entry === undefined || live === undefined || !live.block.acquire(this.#now()))
-      reply.fail(new LoadCancelledError(id));
-    else reply.ok({ entry, live });
+      return reply.fail(new LoadCancelledError(id));
+    const handover = new Handover();
+    live.requests.add(handover);
+    reply.ok({ entry, live, handover });
   }
 }

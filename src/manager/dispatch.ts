@@ -8,6 +8,7 @@ import type { ModelSupervisorError } from "../errors.js";
 import type { ModelId } from "../model.js";
 import type { Entry } from "../table/entry.js";
 import type { LiveModel } from "../table/live-model.js";
+import { takeOver } from "./handover.js";
 import { InFlightRequest, type Consumer } from "./in-flight-request.js";
 import type { MetricsRecorder } from "./metrics/recorder.js";
 import type { Held } from "./protocol.js";
@@ -89,7 +90,7 @@ async function perform<T>(
   const { id: modelId, incarnation } = entry;
   const log = events.begin({ modelId, incarnation, requestId: request.id, call: name }, clock);
   if (log !== undefined) request.onQueued = (position) => log.queued(position);
-  live.requests.add(request);
+  takeOver(held, request);
   let value: T;
   try {
     request.signal.throwIfAborted();

@@ -3,6 +3,7 @@ import { LeaseReleasedError } from "../errors.js";
 import type { ChatMessage, ChatOptions, ChatResult, EmbedOptions, GenerateOptions, RankOptions } from "../inference.js";
 import type { Abortable } from "../table/live-model.js";
 import type { Target } from "./dispatch.js";
+import { takeOver } from "./handover.js";
 import type { InferenceCalls } from "./inference-calls.js";
 import type { Held } from "./protocol.js";
 
@@ -22,7 +23,7 @@ export class ModelLease implements Lease, Target, Abortable {
     this.#held = held;
     this.#clock = clock;
     this.#calls = calls;
-    held.live.requests.add(this);
+    takeOver(held, this);
   }
 
   get modelId(): string {

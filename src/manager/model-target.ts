@@ -43,7 +43,10 @@ export class ModelTarget implements Target {
       (reply, ticket) => ({ type: "model.need", id, ticket, reply }),
       undefined,
       // a lease for somebody who has gone
-      ({ live }) => live.block.release(clock.now()),
+      ({ live, handover }) => {
+        handover?.end(live, undefined);
+        live.block.release(clock.now());
+      },
     );
   }
 }

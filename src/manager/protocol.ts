@@ -14,6 +14,7 @@ import type {
 } from "../model.js";
 import type { Entry, LoadSettings, SharedPart } from "../table/entry.js";
 import type { LiveModel } from "../table/live-model.js";
+import type { Handover } from "./handover.js";
 
 /** How a command is answered; called once, as the last thing. */
 export interface Reply<T> {
@@ -121,6 +122,8 @@ export interface MoreRoomRequest extends Life {
 export interface Held {
   readonly entry: Entry;
   readonly live: LiveModel;
+  /** Of one that was waited for: stands for its holder until that has taken over. */
+  readonly handover?: Handover;
 }
 
 /** A load call: the ticket lets it be withdrawn. */

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { DEFAULT_MODEL } from "../../src/index.js";
+import type { Lease } from "../../src/index.js";
 import { FakeBackend } from "../../src/testing/index.js";
 import { rejection, settle, startTestSupervisor } from "../support/test-supervisor.js";
 
@@ -417,6 +418,24 @@ describe("the lease of who waited for a load", () => {
     expect(backend.liveCopies).toBe(0);
   });
 
+  it.each(GAPS)("is ended by a forced unload also on its way to who waited (%d microtasks later)", async (gap) => {
+    const { models, backend, gate } = await startLazy();
+    backend.hold("generate", "a");
+    const request = models.generate("a", "hi").catch((error: unknown) => error);
+    const acquiring = models.acquire("a").catch((error: unknown) => error);
+    await gate.arrived();
+    gate.open();
+    await microtasks(gap);
+
+    // without the abort it would wait for the request, which never ends
+    await models.unload("a", { force: true });
+    const lease = await acquiring;
+
+    expect(await request).toMatchObject({ code: expect.stringMatching(/^(load_cancelled|request_aborted)$/) });
+    if (isLease(lease)) await expect(lease.generate("hi")).rejects.toMatchObject({ code: "request_aborted" });
+    expect(backend.liveCopies).toBe(0);
+  });
+
   it.each(GAPS)("is not lost when the supervisor closes as the load ends (%d microtasks later)", async (gap) => {
     const { models, backend, gate } = await startLazy();
     const request = models.generate("a", "hi").catch((error: unknown) => error);
@@ -434,7 +453,7 @@ describe("the lease of who waited for a load", () => {
   });
 });
 
-function isLease(value: unknown): value is { release(): void } {
+function isLease(value: unknown): value is Lease {
   return typeof value === "object" && value !== null && "release" in value && typeof value.release === "function";
 }
 

@@ -212,27 +212,3 @@ describe("an acquired lease", () => {
     expect(models.info("a")?.status).toBe("registered");
   });
 });
-
-describe("a lease that comes too late", () => {
-  it("is given back when its caller leaves while the end of the load is being told", async () => {
-    const { models, backend } = await startTestSupervisor({
-      models: [
-        { id: "a", source: "a", loadPolicy: "lazy" },
-        { id: "b", source: "b", loadPolicy: "lazy" },
-      ],
-    });
-    const leave = new AbortController();
-    const gate = backend.hold("start");
-    const first = models.generate("b", "hi");
-    const other = models.generate("a", "hi");
-    const left = rejection(models.generate("a", "hi", { signal: leave.signal }));
-    await gate.arrived(2);
-    // its withdrawal waits in the mailbox behind the end of the load of "a"
-    models.once("model:ready", () => leave.abort(new DOMException("left", "AbortError")));
-    gate.open();
-    await Promise.all([first, other, left]);
-    await settle();
-
-    expect(models.list().map(({ leases }) => leases)).toEqual([0, 0]);
-  });
-});
