@@ -4,7 +4,7 @@ import type { Clock } from "../api.js";
 export class Sweeper {
   readonly #clock: Clock;
   readonly #onTick: () => void;
-  #timer: { readonly handle: unknown; readonly delayMs: number; readonly isAwaited: boolean } | undefined;
+  #timer: { readonly handle: unknown; readonly dueAt: number; readonly isAwaited: boolean } | undefined;
 
   constructor(clock: Clock, onTick: () => void) {
     this.#clock = clock;
@@ -16,19 +16,21 @@ export class Sweeper {
    * which keeps the process alive; idle models do not.
    */
   want(delayMs: number | undefined, isAwaited = false): void {
-    const timer = this.#timer;
-    if (delayMs === timer?.delayMs && isAwaited === (timer?.isAwaited ?? false)) return;
-    // a tick that comes sooner than it must does no harm
-    if (delayMs !== undefined && timer !== undefined && timer.delayMs < delayMs && timer.isAwaited === isAwaited)
-      return;
+    if (delayMs === undefined) return this.stop();
+    const now = this.#clock.now();
+    // never later than was wanted before: a tick that comes sooner than it must does no harm
+    const dueAt = Math.min(now + delayMs, this.#timer?.dueAt ?? Infinity);
+    if (this.#timer?.dueAt === dueAt && this.#timer.isAwaited === isAwaited) return;
     this.stop();
-    if (delayMs === undefined) return;
-    const handle = this.#clock.setTimeout(() => {
-      this.#timer = undefined;
-      this.#onTick();
-    }, delayMs);
+    const handle = this.#clock.setTimeout(
+      () => {
+        this.#timer = undefined;
+        this.#onTick();
+      },
+      Math.max(0, dueAt - now),
+    );
     if (!isAwaited && isReferenced(handle)) handle.unref();
-    this.#timer = { handle, delayMs, isAwaited };
+    this.#timer = { handle, dueAt, isAwaited };
   }
 
   stop(): void {

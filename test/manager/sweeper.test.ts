@@ -5,7 +5,9 @@ import { Sweeper } from "../../src/manager/sweeper.js";
 class Timers {
   readonly set: { delayMs: number; isCleared: boolean; isReferenced: boolean; fire(): void }[] = [];
 
-  now = () => 0;
+  time = 0;
+
+  now = () => this.time;
 
   setTimeout(callback: () => void, delayMs: number) {
     const timer = {
@@ -54,6 +56,21 @@ describe("Sweeper", () => {
     swept.want(1_000);
 
     expect(timers.set).toHaveLength(2);
+  });
+
+  it("is not put off by somebody who begins to wait for it, and keeps the process alive for as long", () => {
+    const { timers, swept } = sweeper();
+    swept.want(1_000);
+    timers.time = 700;
+
+    swept.want(1_000, true);
+    expect(timers.running).toEqual([300]);
+    expect(timers.set.at(-1)?.isReferenced).toBe(true);
+    timers.time = 800;
+    swept.want(1_000);
+
+    expect(timers.running).toEqual([200]);
+    expect(timers.set.at(-1)?.isReferenced).toBe(false);
   });
 
   it("comes sooner when it is wanted sooner", () => {
