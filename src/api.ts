@@ -79,9 +79,10 @@ export interface ModelSupervisorOptions {
    */
   readonly overBudget?: "refuse" | "evict-idle" | undefined;
   /**
-   * With `"evict-idle"`: how long a load waits for models in use to fall idle by themselves, and how long one that was just
-   * loaded is kept for its first request. Then models in use take no more requests until it is loaded; after the same time
-   * once more the load is refused. It also ends the waits of requests for memory that a model in use is to give back. Milliseconds, default 30,000.
+   * With `"evict-idle"`: how long a load that a request needs waits for models in use to fall idle by themselves, and how
+   * long one that was just loaded is kept for its first request. Then models in use take no more requests until it is loaded;
+   * after the same time once more the load is refused. With either choice it is refused then too where it waits for a model
+   * that is being unloaded and still in use. Milliseconds, default 30,000.
    */
   readonly maxWaitMs?: number | undefined;
   /** The `ttlMs` of models that have none of their own. Default `Infinity`. */
