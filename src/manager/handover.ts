@@ -3,7 +3,6 @@
  * told yet that the model is being taken away by force; so it is written down, and told when the caller has it.
  */
 import type { Abortable, LiveModel } from "../table/live-model.js";
-import type { Held } from "./protocol.js";
 
 export class Handover implements Abortable {
   #aborted: { readonly reason: unknown } | undefined;
@@ -20,7 +19,10 @@ export class Handover implements Abortable {
 }
 
 /** From now on a forced unload, a close or a crash ends this holder. */
-export function takeOver({ live, handover }: Held, holder: Abortable): void {
+export function takeOver(
+  { live, handover }: { readonly live: LiveModel; readonly handover?: Handover },
+  holder: Abortable,
+): void {
   live.requests.add(holder);
   handover?.end(live, holder);
 }
