@@ -4,7 +4,8 @@ import type { ErrorActorEvent, EventObject } from "xstate";
 /** The work of one child. It says itself what came of it. When the child is stopped before, its `signal` aborts. */
 export type ChildWork = (signal: AbortSignal) => Promise<void>;
 
-interface ChildInput {
+/** Exported, since the declaration of the root machine names it. */
+export interface ChildInput {
   readonly childId: string;
   readonly work: ChildWork;
 }
