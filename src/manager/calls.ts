@@ -29,12 +29,11 @@ export class Calls {
     });
   }
 
-  /** For a caller who can leave: the promise rejects with the signal's reason at once, and `withdraw` is sent. */
+  /** For a caller who can leave: the promise rejects with the signal's reason at once, and the manager is told. */
   callWithSignal<T>(
     subject: string,
     signal: AbortSignal | undefined,
     build: (reply: Reply<T>, ticket: symbol) => ManagerEvent,
-    withdraw: (ticket: symbol) => ManagerEvent = (ticket) => ({ type: "wait.withdraw", ticket }),
     discard?: (value: T) => void,
   ): Promise<T> {
     const ticket = Symbol(subject);
@@ -46,7 +45,7 @@ export class Calls {
       (reply) => {
         leave = () => {
           reply.fail(signal.reason);
-          this.#send(withdraw(ticket));
+          this.#send({ type: "wait.withdraw", ticket });
         };
         return build(reply, ticket);
       },

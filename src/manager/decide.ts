@@ -50,12 +50,10 @@ function decideRegister(
 
 function decideLoad(row: Entry | undefined, command: Command<"model.load">, numbers: Numbers): Decision {
   const { id, source, trigger } = command;
-  if (source === undefined && row === undefined) return answer(row, new NotLoadedError(id));
+  const subject = source ? blank(id, source.source, source.settings, row?.declared ?? false) : row;
+  if (subject === undefined) return answer(row, new NotLoadedError(id));
   if (row !== undefined && !mayLoad(row, source !== undefined))
     return answer(row, new AlreadyLoadedError(id, row.status));
-  const wanted = source && blank(id, source.source, source.settings, row?.declared ?? false);
-  const subject = wanted ?? row;
-  if (subject === undefined) return answer(row, new NotLoadedError(id));
   // two lives of one model would need its memory twice
   if (row?.disposal === "running")
     return awaitNext({ ...row, source: subject.source, settings: subject.settings }, "call");
@@ -83,17 +81,19 @@ function decideNeed(row: Entry | undefined, { id }: Command<"model.need">, numbe
     case "unloading":
       return comesBack(row) ? awaitNext(row, "request") : answer(row, new NotReadyError(id, row.status));
     case "registered":
-      if (!row.onDemand) return answer(row, new NotReadyError(id, row.status));
-      if (row.disposal === "running") return awaitNext(row, "request");
-      return withCaller(beginLoad(row, "request", numbers), numbers);
+      return row.onDemand ? loadOnDemand(row, numbers) : answer(row, new NotReadyError(id, row.status));
     case "error": {
       if (!row.onDemand || row.disposal === "stuck") return answer(row, new NotReadyError(id, row.status, row.error));
       const retryAfterMs = waitMs(row.failures, numbers.now);
-      if (retryAfterMs > 0) return answer(row, cachedFailure(row, retryAfterMs));
-      if (row.disposal === "running") return awaitNext(row, "request");
-      return withCaller(beginLoad(row, "request", numbers), numbers);
+      return retryAfterMs > 0 ? answer(row, cachedFailure(row, retryAfterMs)) : loadOnDemand(row, numbers);
     }
   }
+}
+
+/** Now, or when the memory of the last life is free. */
+function loadOnDemand(row: Entry, numbers: Numbers): Decision {
+  if (row.disposal === "running") return awaitNext(row, "request");
+  return withCaller(beginLoad(row, "request", numbers), numbers);
 }
 
 function awaitNext(row: Entry, by: "request" | "call"): Decision {

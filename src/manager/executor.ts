@@ -47,7 +47,6 @@ const CHANGES_NO_ROOM = new Set<ManagerEvent["type"]>([
   "check.failed",
   "default.set",
   "ready.wait",
-  "ready.withdraw",
 ]);
 
 export class Executor {
@@ -123,6 +122,7 @@ export class Executor {
         this.#decide(event, { done: event.reply });
         break;
       case "wait.withdraw":
+        this.#ready.withdraw(event.ticket);
         for (const left of this.#callers.withdraw(event.ticket)) this.#decide({ ...left, type: "load.abandoned" }, {});
         break;
       case "default.set":
@@ -140,9 +140,6 @@ export class Executor {
         break;
       case "ready.wait":
         this.#ready.add(event.ticket, event.reply);
-        break;
-      case "ready.withdraw":
-        this.#ready.withdraw(event.ticket);
         break;
       case "manager.close":
         this.#close(event.timeoutMs, event.reply);
@@ -362,7 +359,7 @@ export class Executor {
       this.#callers.settle("next", { id, incarnation }, closed);
       if (wanted) this.#input.writer.put({ ...row, wanted: undefined });
       if (status === "registered" || status === "error") continue;
-      this.#decide({ type: "model.unload", id, timeoutMs, force: true, forget: false, reason: "close" }, {});
+      this.#unload(id, "close", timeoutMs);
     }
   }
 

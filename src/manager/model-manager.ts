@@ -53,7 +53,7 @@ import {
   checkUnloadOptions,
   loadSettings,
 } from "./options.js";
-import { planLoad } from "./plan-load.js";
+import { peekAtLoad } from "./plan-load.js";
 import { checkRequestOptions, checkWaitOptions } from "./request-options.js";
 import type { Held } from "./protocol.js";
 import { isEager } from "./readiness.js";
@@ -183,12 +183,7 @@ export class ModelManagerClient implements ModelManager {
       .map((row) => row.id)
       .join(", ");
     return within(checkWaitOptions(options), subject, clock, (signal) =>
-      calls.callWithSignal<void>(
-        subject,
-        signal,
-        (reply, ticket) => ({ type: "ready.wait", ticket, reply }),
-        (ticket) => ({ type: "ready.withdraw", ticket }),
-      ),
+      calls.callWithSignal<void>(subject, signal, (reply, ticket) => ({ type: "ready.wait", ticket, reply })),
     );
   }
 
@@ -300,18 +295,14 @@ export class ModelManagerClient implements ModelManager {
     const { backend, table, clock, overBudget, maxWaitMs, defaultTtlMs, maxThreads, checkOpen } = this.#input;
     checkOpen();
     const settings = loadSettings(checkModelOptions(options), defaultTtlMs);
-    const controller = new AbortController();
-    const { placement, shared, profile, devices, asOf } = await planLoad({
+    const { placement, shared, profile, devices, asOf } = await peekAtLoad({
       backend,
-      budget: table.budget(),
       table,
       id: shownSource(source),
       source: checkSource(source),
       settings,
       maxThreads,
-      signal: controller.signal,
-      mayDownload: false,
-    }).finally(() => controller.abort());
+    });
     const pools = resolveBudget(table.budget(), devices);
     const tenants = tenantsOf(table, clock.now(), maxWaitMs, asOf);
     return planOf(profile, { placement, shared, pools, tenants, ahead: [] }, overBudget === "evict-idle");

@@ -41,7 +41,6 @@ export class ModelTarget implements Target {
       id,
       signal,
       (reply, ticket) => ({ type: "model.need", id, ticket, reply }),
-      undefined,
       // a lease for somebody who has gone
       ({ live, handover }) => {
         handover?.end(live, undefined);

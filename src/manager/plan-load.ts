@@ -20,21 +20,39 @@ export interface PlannedLoad {
   readonly asOf: number;
 }
 
-/** Rejects with a typed error, or with the signal's reason. */
-export async function planLoad(input: {
+interface LoadSubject {
   readonly backend: Backend;
-  readonly budget: MemoryBudget;
   readonly table: ModelTable;
   /** For messages. */
   readonly id: ModelId;
   readonly source: ModelSource;
   readonly settings: LoadSettings;
   readonly maxThreads: number;
+}
+
+interface PlanInput extends LoadSubject {
   readonly signal: AbortSignal;
   readonly mayDownload: boolean;
   readonly onPhase?: (phase: LoadPhase) => void;
   readonly onDownload?: (fraction: number) => void;
-}): Promise<PlannedLoad> {
+}
+
+/** Plans without a load to follow: downloads nothing, and what was fetched for the estimate alone is gone at the end. */
+export async function peekAtLoad({
+  signal,
+  ...subject
+}: LoadSubject & { readonly signal?: AbortSignal }): Promise<PlannedLoad> {
+  const end = new AbortController();
+  const either = signal === undefined ? end.signal : AbortSignal.any([signal, end.signal]);
+  try {
+    return await planLoad({ ...subject, signal: either, mayDownload: false });
+  } finally {
+    end.abort();
+  }
+}
+
+/** Rejects with a typed error, or with the signal's reason. */
+export async function planLoad(input: PlanInput): Promise<PlannedLoad> {
   const { backend, table, id, source, settings, signal, mayDownload, onDownload } = input;
   let phase: LoadPhase = "resolve";
   const enter = (next: LoadPhase) => {
@@ -45,7 +63,7 @@ export async function planLoad(input: {
     enter("resolve");
     const model = await backend.resolve(source, settings.engine, signal, { mayDownload, onDownload });
     const wanted = profileOf(id, settings, model, input.maxThreads);
-    const profile = withoutForbiddenGpus(wanted, input.budget, table.devices());
+    const profile = withoutForbiddenGpus(wanted, table.budget(), table.devices());
     enter("estimate");
     const estimate = await backend.estimate(model, profile);
     checkNeed(source, estimate);

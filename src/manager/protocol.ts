@@ -152,7 +152,6 @@ export type ManagerEvent =
   | (Extract<LifecycleCommand, { type: "model.unload" }> & { readonly reply: Reply<void> })
   | { readonly type: "default.set"; readonly id: ModelId; readonly reply: Reply<void> }
   | { readonly type: "ready.wait"; readonly ticket: symbol; readonly reply: Reply<void> }
-  | { readonly type: "ready.withdraw"; readonly ticket: symbol }
   /** The tasks supervisor was restarted; the tasks under way are gone. */
   | { readonly type: "tasks.lost" }
   | { readonly type: "manager.close"; readonly timeoutMs: number; readonly reply: Reply<void> }

@@ -6,9 +6,15 @@ import type { LiveModel } from "../table/live-model.js";
 import type { ModelTable, TableWriter } from "../table/model-table.js";
 import type { Notice } from "./decision.js";
 import { resolveBudget } from "./memory/budget.js";
-import { bytesOn } from "./memory/claims.js";
-import { chooseVictims } from "./memory/eviction.js";
-import { planRoom, refusalOf, victimsOverLimit, type Ahead, type RoomInput, type Tenant } from "./memory/room.js";
+import {
+  nextVictim,
+  planRoom,
+  refusalOf,
+  victimsOverLimit,
+  type Ahead,
+  type RoomInput,
+  type Tenant,
+} from "./memory/room.js";
 import { tenantsOf } from "./memory/tenants.js";
 import type { Life, MoreRoomRequest, ReserveRequest } from "./protocol.js";
 
@@ -77,10 +83,7 @@ export class RoomQueue {
   /** The engine had no room although the plan said that there is: one more model goes that has some of what was full. */
   more({ id, incarnation, error, reply }: MoreRoomRequest): void {
     if (!this.#isLoading({ id, incarnation })) return reply.fail(new LoadCancelledError(id));
-    const holds = ({ fate, placement }: Tenant) => fate === "idle" && bytesOn(error.device, placement) > 0;
-    const idle = this.#mayEvict ? this.#tenants().filter(holds) : [];
-    const candidates = idle.map((tenant) => ({ ...tenant, bytes: 0, hasSessions: false }));
-    const victims = chooseVictims(candidates, (some) => some.length > 0);
+    const victims = this.#mayEvict ? nextVictim(error.device, this.#tenants()) : undefined;
     if (victims === undefined) return reply.fail(error);
     this.#departures.push({ lives: this.#evictAll(victims), onGone: () => reply.ok() });
   }

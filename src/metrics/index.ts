@@ -3,7 +3,7 @@ import { Counter, Gauge, Registry } from "prom-client";
 import type { RegistryContentType } from "prom-client";
 import { InvalidOptionError } from "../index.js";
 import type { ModelManager } from "../index.js";
-import { COUNTERS, GAUGES, HISTOGRAMS } from "./series.js";
+import { COUNTERS, GAUGES, HISTOGRAMS, type Series } from "./series.js";
 import { SnapshotHistogram } from "./snapshot-histogram.js";
 import { Sources } from "./sources.js";
 
@@ -65,13 +65,9 @@ function register(registry: Registry<RegistryContentType>): Sources {
   if (taken) throw new InvalidOptionError("registry", `one without a metric named ${taken.name}`, registry);
   const sources = new Sources();
   for (const series of COUNTERS) {
-    const { name, help, labelNames } = series;
     registry.registerMetric(
       new Counter({
-        name,
-        help,
-        labelNames,
-        registers: [],
+        ...settingsOf(series),
         collect() {
           this.reset();
           for (const { labels, value } of sources.samples(series)) this.inc(labels, value);
@@ -80,13 +76,9 @@ function register(registry: Registry<RegistryContentType>): Sources {
     );
   }
   for (const series of GAUGES) {
-    const { name, help, labelNames } = series;
     registry.registerMetric(
       new Gauge({
-        name,
-        help,
-        labelNames,
-        registers: [],
+        ...settingsOf(series),
         collect() {
           this.reset();
           for (const { labels, value } of sources.samples(series)) this.set(labels, value);
@@ -96,4 +88,9 @@ function register(registry: Registry<RegistryContentType>): Sources {
   }
   for (const series of HISTOGRAMS) registry.registerMetric(new SnapshotHistogram(series, sources));
   return sources;
+}
+
+/** Registered by hand, on one registry. */
+function settingsOf({ name, help, labelNames }: Series<number>) {
+  return { name, help, labelNames, registers: [] };
 }

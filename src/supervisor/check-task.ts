@@ -1,5 +1,5 @@
 import type { Backend } from "../backends/backend.js";
-import { loadError, planLoad } from "../manager/plan-load.js";
+import { loadError, peekAtLoad } from "../manager/plan-load.js";
 import type { LifecycleFact } from "../manager/protocol.js";
 import type { LoadOrder } from "../manager/tasks.js";
 import type { ModelTable } from "../table/model-table.js";
@@ -16,17 +16,10 @@ export async function checkTask(
   context: CheckContext,
   signal: AbortSignal,
 ): Promise<readonly LifecycleFact[]> {
-  const end = new AbortController();
-  const forward = () => end.abort(signal.reason);
-  signal.addEventListener("abort", forward, { once: true });
   try {
-    const asked = { id, source, settings, signal: end.signal, mayDownload: false };
-    const { model, profile } = await planLoad({ ...context, ...asked, budget: context.table.budget() });
+    const { model, profile } = await peekAtLoad({ ...context, id, source, settings, signal });
     return [{ type: "check.done", id, incarnation, model, profile }];
   } catch (error) {
     return signal.aborted ? [] : [{ type: "check.failed", id, incarnation, error: loadError(id, "resolve", error) }];
-  } finally {
-    signal.removeEventListener("abort", forward);
-    end.abort(); // what was fetched for the estimate alone may go
   }
 }

@@ -55,7 +55,7 @@ export async function loadTask(
     const onPhase = (phase: LoadProgress["phase"]) => onProgress(phase, 0);
     const onDownload = (fraction: number) => onProgress("download", fraction);
     const asked = { id, source, settings, signal, mayDownload: true, onPhase, onDownload };
-    plan = await planLoad({ ...context, ...asked, budget: table.budget() });
+    plan = await planLoad({ ...context, ...asked });
     signal.throwIfAborted();
     await context.reserve({ ...life, ...plan });
     signal.throwIfAborted();

@@ -120,6 +120,12 @@ export function victimsOverLimit(pools: readonly Pool[], tenants: readonly Tenan
   return victimsOf(idle, over, isWithin) ?? idle;
 }
 
+/** The idle model that goes first of those that have something on this device. */
+export function nextVictim(device: Device, tenants: readonly Tenant[]): readonly Tenant[] | undefined {
+  const idle = tenants.filter(({ fate, placement }) => fate === "idle" && bytesOn(device, placement) > 0);
+  return victimsOf(idle, [], (some) => some.length > 0);
+}
+
 /** Would it fit, beside those who wait already, if these were gone and all that is being given back? */
 function fitsWithout({ pools, tenants, ahead, ...wanted }: RoomInput, gone: readonly Tenant[]): boolean {
   const after = withoutClaims(pools, tenants, isLeftWithout(gone));
